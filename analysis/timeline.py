@@ -53,11 +53,11 @@ from gcsim.scenarios.result import Result, Span, Timeline
 LIMIT = 60_000  # spans of a trace
 
 HOW = (
-    "Open this file in https://ui.perfetto.dev (it stays on your machine) or chrome://tracing. A "
-    "process is one method on the whole cluster: open it to see, rank by rank (they are counted "
-    "node by node), a track for each resource, and below them counters of all ranks. A click on a "
-    "slice shows its arguments, and, on the transfer of a rank that waited for a slower one, an "
-    "arrow from what that one was busy with."
+    "Open this file in https://ui.perfetto.dev (it stays on your machine) or chrome://tracing. "
+    "Each process is one method on the whole cluster; expand it to see a track per resource, rank "
+    "by rank (numbered node by node), and below them counters over all ranks. Click a slice to see "
+    "its arguments; where a rank waited for a slower one, an arrow leads to its transfer from the "
+    "work that kept the slower rank busy."
 )
 
 
@@ -74,7 +74,7 @@ def chrome_trace(result: Result) -> str:
     }
     if cut:
         about["ranks"] = (
-            "of each compressor the first node's ranks and the one that ends last, because "
+            "for each compressor, the first node's ranks and the one that ends last, because "
             f"there are more than {LIMIT} spans"
         )
     node_size = largest.workers // largest.nodes

@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dtype",
         default="float32",
         metavar="NAME,...",
-        help="all-reduces of these types; two of them tell what an addition costs (Gloo)",
+        help="types to all-reduce; with two of them, summation is timed too (Gloo)",
     )
     parser.add_argument("--min-size", default="1 KiB", metavar="SIZE")
     parser.add_argument("--max-size", default="64 MiB", metavar="SIZE")
@@ -170,8 +170,8 @@ class _Cluster:
         local = float(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         most, least = _largest(local, device), -_largest(-local, device)
         if most != least:
-            message = f"machines have from {least:.0f} to {most:.0f} ranks"
-            raise InputError(message, hint="start as many on each")
+            message = f"machines have different numbers of ranks: {least:.0f} to {most:.0f}"
+            raise InputError(message, hint="start the same number on each")
         return cls(ranks=dist.get_world_size(), devices_per_node=int(local), device=device)
 
     def operation(self, job: Job, nbytes: int) -> tuple[Operation, int]:

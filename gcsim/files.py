@@ -101,8 +101,8 @@ def replacing_together(folder: Path) -> Iterator[Callable[[str], Path]]:
 def require_one_run(folder: Path) -> None:
     """Raise `InputError` when the files of `folder` are of two runs."""
     if (folder / _MIXED).exists():
-        message = "a command was killed while it replaced these files: they are of two runs"
-        hint = f"run it again; where the files are right, remove {_MIXED}"
+        message = "a command was killed while it replaced these files: they come from two runs"
+        hint = f"run it again or, if the files are right, remove {_MIXED}"
         raise InputError(message, place=str(folder), hint=hint)
 
 

@@ -24,7 +24,7 @@ from gcsim.scenarios.running.simulate import as_carried
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent, taking_part
+from gcsim.simulator.collectives.dispatch import algorithm_of, participants, sizes_sent
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner, kinds_of
@@ -47,7 +47,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class BucketCollective:
     """Collective of a bucket's exchange."""
 
     bucket: int
@@ -58,7 +58,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Explanation:
     """One method at the scenario's largest size; a mean iteration over a whole period."""
 
     scenario: str
@@ -68,7 +68,7 @@ class Explained:
     nodes: int
     workers: int
     kernels: tuple[Kernel, ...]  # kernels by stage, the dearest first
-    collectives: tuple[Carried, ...]  # collectives by bucket, in order
+    collectives: tuple[BucketCollective, ...]  # collectives by bucket, in order
     seconds: float  # time of all kernels
     framework_s: float  # framework's code around the exchanges, half before, half behind
     encode_s: float  # kernels up to a bucket's last collective, and the code before
@@ -80,7 +80,7 @@ class Explained:
         return asdict(self)
 
 
-def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) -> Explained:
+def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) -> Explanation:
     """Price a method on the largest size, running it where its profile is unknown. Raises
     `InputError` for unusable gradients, or a kernel without a price."""
     alone = replace(scenario, compressors=(choice,))
@@ -94,7 +94,7 @@ def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) ->
     kernels = _kernels(profile, cluster, prices)
     framework, encode, decode = _coding(profile, cluster, alone.training, prices)
     classes = {kernel.kind for kernel in kernels}
-    return Explained(
+    return Explanation(
         scenario=scenario.name,
         label=choice.label,
         device=cluster.device.title,
@@ -148,7 +148,7 @@ def _coding(
 ) -> tuple[float, float, float]:
     """Seconds of a mean iteration: framework's code, encoding, decoding."""
     passes = ComputeTimes(forward=0, backward=0, parts=(), provenance="")
-    around = Planner(cluster, passes, training, prices).around(profile)
+    around = Planner(cluster, passes, training, prices).exchange_code_times(profile)
     framework, spent = Fraction(0), {"encode": Fraction(0), "decode": Fraction(0)}
     for weight, bucket, exchange in weighted(profile):
         for kind, compute in zip(kinds_of(exchange), exchange.computes, strict=True):
@@ -215,7 +215,7 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
                 (
                     Fraction(launched * cost.launches),
                     Fraction(moved * cost.nbytes, parts),
-                    priced.beside(queueing=stretch.queueing) / PS_PER_SECOND,
+                    priced.in_stretch(queueing=stretch.queueing) / PS_PER_SECOND,
                 )
             ):
                 found[place] += weight * number
@@ -241,16 +241,16 @@ def _costs(compute: Compute, payloads: int) -> Iterator[tuple[KernelCost, Comput
         yield cost, replace(bare, per_part=(cost,)), payloads, 1
 
 
-def _collectives(profile: TrafficProfile, cluster: Cluster) -> tuple[Carried, ...]:
+def _collectives(profile: TrafficProfile, cluster: Cluster) -> tuple[BucketCollective, ...]:
     sums: dict[tuple[int, int, str, str], float] = defaultdict(float)
     for weight, bucket, exchange in weighted(profile):
         for place, record in enumerate(exchange.collectives):
             title = algorithm_of(record, cluster).title if cluster.workers > 1 else ""
-            part = taking_part(record, cluster)
+            part = participants(record, cluster)
             sent = sum(sizes_sent(record, part.workers)) / part.workers
             sums[bucket, place, record.kind, title] += float(weight) * sent
     return tuple(
-        Carried(
+        BucketCollective(
             bucket=bucket, elements=profile.buckets[bucket].numel, kind=kind.replace("_", "-"),
             algorithm=title, sent=sent,
         )

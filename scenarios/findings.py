@@ -50,9 +50,9 @@ class Limits:
     encode_s: float
     decode_s: float
     bytes_s: float
-    """Part of the wait that a network a thousand times as fast would save."""
+    """Part of the wait that a thousand times the slowest link's rate would save."""
     latency_s: float
-    """Part that a network without latency would save."""
+    """Part that the slowest link without latency would save."""
     waits_s: float
     """Whole wait for the network."""
 
@@ -92,7 +92,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
+class OpenAdvice:
     """Advice with one answer to an open question."""
 
     answer: Answer
@@ -110,8 +110,10 @@ class Findings:
 
     break_even: tuple[BreakEven, ...] = ()
     """Break-evens of the advised and of well-known methods."""
-    no_one_rate: str = ""
-    """Reason for no break-even and no change of the bandwidth: the rate is no single number."""
+    slowest: str = ""
+    """The slowest link, whose rate breaks even, in words; empty where it is the only one."""
+    no_break_even: str = ""
+    """Reason for no break-even, in words."""
     changes: tuple[Change, ...] = ()
     """Changes that save time, most of dense training's first."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
@@ -122,5 +124,5 @@ class Findings:
     """Evidence against such methods, by label: a published loss or a missed target, in words."""
     other_code: tuple[OtherCode, ...] = ()
     """The method to use in other code than the one that is priced, where some is known."""
-    open: tuple[Open, ...] = ()
+    open: tuple[OpenAdvice, ...] = ()
     """Open answers that would change the advice."""

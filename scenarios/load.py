@@ -46,7 +46,7 @@ from gcsim.scenarios.sections.file import (
 )
 from gcsim.scenarios.sections.groups import bring_to_form, cost_of_node
 from gcsim.scenarios.sections.model_table import untrainable
-from gcsim.scenarios.sections.named_files import put_in
+from gcsim.scenarios.sections.named_files import insert_files
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
 from gcsim.simulator.training import DENSE
@@ -96,18 +96,18 @@ def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]
     """Unchecked contents of a scenario file, and its path; raises as `load_scenario`."""
     path, name = _find(os.fspath(path_or_name))
     if path.suffix == ".py":
-        hint = f"a compressor of yours is {path.stem}:CLASS"
-        raise InputError("is Python, no scenario", place=name, hint=hint)
+        hint = f"write your own compressor as {path.stem}:CLASS"
+        raise InputError("is Python, not a scenario", place=name, hint=hint)
     try:
         document = read_file(path, name)
     except InputError as error:
         if path.suffix in (".yaml", ".yml", "") or not path.is_file():
             raise
-        raise InputError("is no scenario, which is a YAML file", place=name) from error
+        raise InputError("is not a scenario, which is a YAML file", place=name) from error
     if not isinstance(document.data, dict):
         place = document.place(())
         table = path.suffix == ".csv"
-        hint = f"a table of layers is named in one: model: {{layers: {name}}}" if table else ""
+        hint = f"name a table of layers in a scenario: model: {{layers: {name}}}" if table else ""
         raise InputError("a scenario is a mapping (key: value)", place=place, hint=hint)
     return document, path
 
@@ -129,7 +129,7 @@ def scenario_of(
     if seed is not None:
         document.data["seed"] = seed
         document.keys[("seed",)] = document.values[("seed",)] = "--seed"
-    files, unreadable = put_in(document, path)
+    files, unreadable = insert_files(document, path)
     problems += unreadable
     file, faults = check(ScenarioFile, document)
     compressors, mistakes = _compressors(document)
@@ -153,7 +153,7 @@ def scenario_of(
                 model, mistakes = workload.by_formula(document, model, training)
                 problems += mistakes
     if file is not None and file.name is None and not FILE_NAME.fullmatch(path.stem):
-        message = f"the file's name {path.stem!r} cannot name the folder of the results"
+        message = f"the file's name {path.stem!r} cannot be the name of the results folder"
         problems.append(
             Problem(place=document.name, message=message, hint=f"state name: {_named(path)}")
         )
@@ -307,7 +307,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             stated = document.data["compressors"][key_path[1]]
             named_as = (stated if isinstance(stated, dict) else {}).get("label", choice.label)
             message = f"two compressors are labelled {named_as!r}"
-            hint = f"first at {first[choice.label]}; give one a `label:` of its own"
+            hint = f"first at {first[choice.label]}; give one its own `label:`"
             problems.append(Problem(place=place, message=message, hint=hint))
         first.setdefault(choice.label, document.place(key_path))
     return labelled, problems

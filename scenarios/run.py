@@ -1,12 +1,12 @@
-"""The main job: from a scenario to its result.
+"""The main job: compute the result of a scenario.
 
     scenario ─► gradients ─► real compressors (stage 1) ─► traffic profiles, cached
                                                               │
     devices, links, sizes ──► simulated cluster (stage 2) ◄───┘ ─► rows
 
-Stage 1 runs for the compressors whose profile is not in the cache; only it imports torch. Where
-figures have ranges, stage 2 also says how long an iteration is in drawn worlds
-(`running/simulate.py`).
+Stage 1 measures the traffic of those compressors whose profile is not in the cache; only stage 1
+imports torch. If some input figures are known only as ranges, stage 2 also draws sets of values
+from them ("worlds") and simulates an iteration in each (`running/simulate.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -33,16 +33,16 @@ from gcsim.traces.stage1 import cache as profile_cache
 
 
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
-    """Run compressors where needed, simulate every size, and assemble the rows. `cache=False` runs
-    every compressor again and stores nothing; else a known run is taken from the cache whole.
-    Raises `InputError` for unusable gradients, before any simulation."""
+    """Run the compressors that are not cached, simulate every cluster size, and assemble the rows.
+    With `cache`, a run that was already simulated is returned from the cache; `cache=False` runs
+    everything again and stores nothing. Raises `InputError` early for unusable gradients."""
     return measured_run(scenario, cache=cache, progress=progress)[0]
 
 
 def measured_run(
     scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
 ) -> tuple[Result, list[str], list[TrafficProfile]]:
-    """`run`, with its compressors' keys and profiles."""
+    """Return the result of `run` with the cache keys and traffic profiles of its compressors."""
     watcher = progress or SilentProgress()
     started = time.perf_counter()
     remove_left_gradients()
@@ -54,18 +54,18 @@ def measured_run(
     passes = measured_passes(scenario, profiles[0])
     simulating = time.perf_counter()
     wall = {"gradients_and_compressors_s": simulating - started}
-    name = kept.result_key(scenario, keys, passes) if cache else ""
-    result = kept.load(name) if cache else None
+    name = result_cache.result_key(scenario, keys, passes) if cache else ""
+    result = result_cache.load(name) if cache else None
     methods = zip(scenario.compressors, keys, strict=True)
     came = {
         "profiles": [choice.label for choice, key in methods if key in known],
         "simulation": result is not None,
     }
     if result is None:
-        with kept.listening() as heard:
+        with result_cache.collected_warnings() as heard:
             result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
         if cache and not heard:
-            kept.save(name, result, time.perf_counter() - simulating)
+            result_cache.save(name, result, time.perf_counter() - simulating)
     wall["simulation_s"] = time.perf_counter() - simulating
     result = replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
     return result, keys, profiles
@@ -82,24 +82,29 @@ def simulated_run(
     sources: bool = True,
     prices: PriceList | None = None,
 ) -> Result:
-    """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys,
-    `passes` are its `measured_passes`.
+    """Run stage 2. `keys` and `profiles` belong to the scenario's compressors, in order; `passes`
+    is the result of `measured_passes`.
 
-    `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
-    the provenance, the times with rings and with trees and the draws of scaling efficiencies.
-    `prices` are those of the scenario's device, where they are at hand.
+    `timelines=False` omits the timelines, each of which needs a simulation of all ranks.
+    `sources=False` omits the provenance, the times with a ring and with a tree, and the draws of
+    the scaling efficiency. `prices`: an existing price list of the scenario's device, if any.
     """
-    # a result from the cache does without them
-    from gcsim.scenarios.running.faults import faulty_runs, told_faults
+    # imported here because a result from the cache does not need them
+    from gcsim.scenarios.running.faults import fault_report, faulty_runs
     from gcsim.scenarios.running.installed import as_installed
     from gcsim.scenarios.running.provenance import provenance
     from gcsim.scenarios.running.rows import make_rows, make_timelines
-    from gcsim.scenarios.running.simulate import as_carried, compute_times, shared_out, simulate
+    from gcsim.scenarios.running.simulate import (
+        as_carried,
+        compute_times,
+        simulate,
+        with_batches_by_speed,
+    )
 
     started = time.perf_counter()
     scenario, profiles = as_installed(scenario, profiles)
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
-    scenario = shared_out(scenario, profiles[0].model)
+    scenario = with_batches_by_speed(scenario, profiles[0].model)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(
@@ -127,8 +132,8 @@ def simulated_run(
         rows=rows,
         wall={"gradients_and_compressors_s": 0.0, "simulation_s": time.perf_counter() - started},
         timelines=make_timelines(scenario, simulated) if timelines else (),
-        faulty=told_faults(scenario, faulty),
-        inputs=uncertainty.told(),
+        faulty=fault_report(scenario, faulty),
+        inputs=uncertainty.reported(),
         left_out=scenario.left_out,
     )
 
@@ -141,7 +146,7 @@ def traffic_profiles(
     progress: Progress,
     known: Mapping[str, TrafficProfile] | None = None,
 ) -> list[TrafficProfile]:
-    """Stage 1: each compressor's profile: `known`, cached, or measured and stored at once."""
+    """Run stage 1: take each profile from `known` or the cache, or measure and store it."""
     if known is None:
         known = profile_cache.load_all(keys) if use_cache else {}
     found = dict(known)
@@ -178,7 +183,7 @@ def measured(
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
     keep: bool = False,
 ) -> list[TrafficProfile]:
-    """Stage 1 of methods on the scenario's gradients, cached if `keep`; `made` as in `measure`."""
+    """Measure profiles on the scenario's gradients, which `keep` caches; `made` as in `measure`."""
     from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.alike import measure_alike

@@ -196,7 +196,7 @@ class StatedFile(Section):
 
 def stated(
     document: Document, facts: Callable[[str, int, int], tuple[ModelFacts, list[Shape]]]
-) -> Stated:
+) -> StatedRun:
     """Run of a document; `facts` finds a model's table by name, batch and tokens. Raises
     `InputError` with every problem and its place."""
     file = checked(StatedFile, document)
@@ -220,7 +220,7 @@ def stated(
         sizes = [math.prod(shape) for _, shape in tensors]
         taken = _priced(file.traffic.optimizer, sizes, cluster.device)
         training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
-    return Stated(
+    return StatedRun(
         cluster=cluster,
         training=training,
         buckets=buckets_of(file.ddp),
@@ -244,7 +244,7 @@ Shape = tuple[int, ...]  # elements, or rows and columns, of a tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stated:
+class StatedRun:
     """Run with stated traffic."""
 
     cluster: Cluster
@@ -261,7 +261,7 @@ class Stated:
     _held: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
     """Exchanges by elements, tensors and whole elements."""
 
-    def changed(self, let: Mapping[str, str], prices: Mapping[str, str]) -> Stated:
+    def changed(self, let: Mapping[str, str], prices: Mapping[str, str]) -> StatedRun:
         """The run with other values of `let`, and other prices of its host in seconds."""
         for name, formula in let.items():
             try:

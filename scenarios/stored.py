@@ -49,9 +49,9 @@ def _contradictions(result: Result) -> Iterator[str]:
     rows = result.rows
     sizes = dict.fromkeys((row.nodes, row.workers) for row in rows)
     if len({(row.label, row.nodes) for row in rows}) < len(rows):
-        yield "has two rows of one label and size"
+        yield "has two rows with the same label and size"
     if any(len({size[place] for size in sizes}) < len(sizes) for place in (0, 1)):
-        yield "has rows of as many nodes and not as many workers"
+        yield "has rows with equal numbers of nodes but different numbers of workers"
     if len({(row.label, row.compressor) for row in rows}) > len({row.label for row in rows}):
         yield "has one label for two compressors"
     if any(min(row.nodes, row.workers, row.period) < 1 or row.iteration_s <= 0 for row in rows):
@@ -59,8 +59,8 @@ def _contradictions(result: Result) -> Iterator[str]:
     for name, value in ((name, getattr(row, name)) for row in rows for name in NUMBERS):
         numbers = value if isinstance(value, tuple) else (value,)
         if not all(one is None or (math.isfinite(one) and one >= 0) for one in numbers):
-            yield f"has {name} = {value}: not a number from 0 on"
+            yield f"has {name} = {value}: not a number of 0 or more"
     counts = {len(row.iteration_draws_s) for row in rows}
     counts |= {len(one.draws) for one in result.inputs}
     if len(counts - {0}) > 1:
-        yield "has draws of several numbers of worlds"
+        yield "has different numbers of draws"

@@ -1,28 +1,27 @@
-"""Profiles of a training whose ranks each keep a part of gradients and weights: ZeRO's stages 2 and
-3, PyTorch's FSDP.
+"""Traffic profiles with sharded gradients, or gradients and weights: ZeRO's stages 2 and 3, FSDP.
 
-Buckets are joined to units: blocks of the network, as the first number in a tensor's name tells
-them apart (`model.layers.7.`), and what lies between them. A unit's exchange is that of its buckets
-together, its kernels launched as for one:
+Consecutive buckets are merged to units: one per block of the network, which the first number in a
+tensor's name identifies (`model.layers.7.`), and one for the tensors between blocks. A unit's
+exchange merges those of its buckets; equal kernels are launched once for the whole unit:
 
-- an all-reduce becomes a reduce-scatter (Gloo, which has none, all-reduces);
-- gathered payloads become an all-to-all in which each rank receives, and decodes, its part of every
-  payload; with several devices per node in two hops, as in ZeRO++: inside nodes, then, encoded once
-  more, between them, each rank its part of the node's sum;
-- of an all-to-all with a gather of its results, the first half is left.
+- An all-reduce becomes a reduce-scatter (Gloo, which has none, still all-reduces).
+- An all-gather of payloads becomes an all-to-all, in which each rank receives and decodes its part
+  of every payload. With several devices per node this takes two hops, as in ZeRO++: one inside the
+  nodes; then each rank encodes its part of the node's sum again and exchanges it between nodes.
+- An all-to-all followed by an all-gather of the results keeps only the all-to-all.
 
-Inside nodes (`hsdp`) each rank gathers, and scatters uncompressed gradients, among the devices of
-its node; the method then exchanges each rank's part of the sums with the other nodes: in all the
-bytes of one worker per node, and kernels for a part.
+With `hsdp` the devices of a node gather weights and reduce-scatter uncompressed gradients among
+themselves. Then each rank exchanges its part of the node's sum with the other nodes by the method:
+together a node's ranks send the bytes of one worker and run their kernels on their parts.
 
-Before it come the gathers of the unit's weights: one for the forward pass, and in stage 3 another
-for the backward pass, except for the last unit; the other stays inside nodes if these have a copy
-(`Training.secondary`). Weights travel as the passes read them, 2 bytes per element in 16 bits, or
-between nodes in a byte (`Training.gathered`). After a gather a kernel copies them to their places.
+A unit's weights are gathered before its forward pass, and in stage 3 again before its backward
+pass, except for the last unit; this second gather stays inside the node if the node has a copy
+(`Training.secondary`). Weights travel in the type that the passes read (2 bytes per element in 16
+bits), or between nodes in one byte (`Training.gathered`). A kernel unpacks them after each gather.
 
-Assumes parts equal to the byte, payloads that can be cut into parts, scales of quantised weights
-without bytes, and their encoding, a rank's part of a pass, without time. Methods with a state that
-cannot be cut do not come here (`scenarios/checks/conflicts.py`, `unshardable`).
+Assumes that parts are equal to the byte, that payloads can be cut into parts, and that quantising
+weights costs no time and their scales no bytes. Methods whose state cannot be sharded are refused
+earlier (`scenarios/checks/conflicts.py`, `unshardable`).
 
 Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5; Wang et al. 2023 (arXiv:2306.10209),
 "ZeRO++", sec. 3.3; PyTorch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
@@ -52,7 +51,7 @@ _NUMBERED = re.compile(r"^.*?\.\d+(?=\.)")
 
 
 def as_sharded(profile: TrafficProfile, training: Training, cluster: Cluster) -> TrafficProfile:
-    """The profile with a unit in the place of each run of buckets that it covers."""
+    """Return the profile with buckets merged to units, whose exchanges are sharded."""
     profile = as_collectives(profile, cluster)
     names = list(map(_unit_of, profile.buckets))
     units = [list(of) for _, of in groupby(range(len(names)), names.__getitem__)]
@@ -95,7 +94,7 @@ def as_sharded(profile: TrafficProfile, training: Training, cluster: Cluster) ->
 
 
 def _unit_of(layout: BucketLayout) -> str:
-    """Name of a bucket's unit: of the block with its first tensor, whose gradient comes last."""
+    """Return the unit of a bucket: the block of its first tensor, whose gradient is ready last."""
     first = min(layout.slices, key=lambda piece: piece.index)
     found = _NUMBERED.match(first.name)
     return found.group() if found else ""
@@ -103,24 +102,24 @@ def _unit_of(layout: BucketLayout) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """Gathers and scatter of a unit."""
+    """Sizes of a unit, and how it is gathered and scattered."""
 
-    weights: int  # bytes as passes read them
-    gathered: int  # bytes as they travel between nodes
+    weights: int  # bytes of its weights in the type that the passes read
+    gathered: int  # bytes of its weights in the type that travels between nodes
     gradients: int  # bytes
     gathers: int
     secondary: bool
-    workers: int  # recorded
+    workers: int  # recorded workers
     by_gloo: bool
-    inside: int  # devices of a node among which it is sharded; 0: among all
-    hop: int  # devices of a node among which payloads are exchanged first; 1: among all at once
+    inside: int  # number of a node's devices over which it is sharded; 0: over all ranks
+    hop: int  # number of a node's devices in the first of two hops; 1: a single hop
 
     def parts(self, nbytes: int) -> tuple[int, ...]:
-        """Bytes of each rank's part."""
+        """Return the bytes of each rank's part."""
         return (-(-nbytes // self.workers),) * self.workers
 
     def gather(self, again: int) -> tuple[CollectiveRecord, Compute]:
-        """Gather of its weights, for the forward or the backward pass, and the copy behind it."""
+        """Return the gather of its weights for forward or (`again`) backward, and the unpacking."""
         inside = self.inside or (again and self.secondary)
         nbytes = self.weights if inside else self.gathered
         record = WeightGather(
@@ -129,7 +128,7 @@ class _Unit:
         return record, _copy(nbytes, "decode", self.weights)
 
     def scatter(self, record: CollectiveRecord) -> CollectiveRecord:
-        """Reduce-scatter in the place of an all-reduce."""
+        """Return the reduce-scatter that replaces an all-reduce."""
         if self.by_gloo:
             return record
         return GradientScatter(
@@ -139,7 +138,7 @@ class _Unit:
 
 
 def _joined(exchanges: tuple[Exchange, ...], unit: _Unit) -> Exchange:
-    """Exchange of several buckets as of one, behind the gathers of its weights."""
+    """Merge the exchanges of a unit's buckets and put the gathers of its weights before them."""
     cut = [exchange if unit.inside else _scattered(exchange, unit) for exchange in exchanges]
     gathers = [unit.gather(again) for again in range(unit.gathers)]
     computes = [
@@ -170,14 +169,14 @@ def _joined(exchanges: tuple[Exchange, ...], unit: _Unit) -> Exchange:
 
 @lru_cache(maxsize=1 << 10)
 def _copy(nbytes: int, stage: Literal["encode", "decode"], written: int = 0) -> Compute:
-    """Copy of a unit into a collective's buffer or out of it, to as many bytes or others."""
+    """Return the copy of a unit to or from a collective's buffer; `written`: bytes, if others."""
     both = nbytes + (written or nbytes)
     cost = KernelCost(kind="streaming", launches=1, elements=nbytes // 4, nbytes=both)
     return Compute(stage=stage, fixed=(cost,))
 
 
 def _part(compute: Compute, parts: int) -> Compute:
-    """Computation on one of equal parts: all launches, its share of elements and bytes."""
+    """Return the computation on one of `parts` equal parts: all launches, a share of the bytes."""
 
     def of(costs: Costs) -> Costs:
         return tuple(
@@ -195,13 +194,13 @@ def _part(compute: Compute, parts: int) -> Compute:
 
 
 def _between(record: CollectiveRecord) -> CollectiveRecord:
-    """The record between nodes, by each rank for its part."""
+    """Return the collective in which each rank exchanges its part with the other nodes."""
     known = {field.name: getattr(record, field.name) for field in fields(record)}
     return ShardExchange(**{**known, "scope": "nodes"})
 
 
 def _scattered(exchange: Exchange, unit: _Unit) -> Exchange:
-    """The exchange up to where each rank has its part of the sum."""
+    """Return the exchange up to the point where each rank has its part of the sum."""
     kinds = [record.kind for record in exchange.collectives]
     if "all_to_all" in kinds:
         cut = kinds.index("all_to_all") + 1
@@ -230,8 +229,8 @@ def _scattered(exchange: Exchange, unit: _Unit) -> Exchange:
 
 
 def _together(costs: Sequence[Costs]) -> Costs:
-    """Kernels of several buckets as of one: the same launches for more elements, where the buckets
-    have the same kernels."""
+    """Merge the kernels of several buckets: if all have the same kernels, these are launched once
+    for all elements."""
     names = [[(one.kind, one.name, one.part) for one in of_bucket] for of_bucket in costs]
     if any(each != names[0] for each in names):
         return tuple(one for of_bucket in costs for one in of_bucket)
@@ -249,7 +248,7 @@ def _together(costs: Sequence[Costs]) -> Costs:
 
 
 def handed_over(record: CollectiveRecord) -> CollectiveRecord:
-    """The record with the bytes of gradients that a rank hands over, in the place of its parts."""
+    """Return the record with the gradient bytes that a rank contributes instead of its part's."""
     if not isinstance(record, GradientScatter) or record.scope == "node":
         return record
     count = len(record.sent)

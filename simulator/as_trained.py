@@ -1,32 +1,31 @@
-"""Profiles as a training changes them: gradients in 16 bits, compression between nodes or racks
-alone, a sharded optimizer.
+"""Changes of a traffic profile by training settings: gradients in 16 bits, compression only between
+nodes or racks, a sharded optimizer.
 
 Where gradients are stored in 16 bits (`training.gradients`), dense training all-reduces 2 bytes per
-element and casts nothing: one pass divides the bucket by the number of workers (2 bytes read, 2
-written). A cast to that very type is dense training. Other methods are as measured on float32:
-kernels, payload and error of code that widens it on reading.
+element without a cast: one pass divides the bucket by the number of workers (2 bytes read, 2
+written). A method that only casts to that type is the same as dense training. All other methods
+keep the kernels, payloads and errors measured on float32: their code widens the gradients it reads.
 
-Where a method compresses between nodes alone (`training.between: nodes`), each node's ranks first
-all-reduce their gradients uncompressed, as one worker of the method: all of them hold the same sum,
-encode it to the same payload and decode the same answers, so that one rank of each node exchanges
-for all and hands them what it received (`CollectiveRecord.scope`). Racks, or sites, take the place
-of nodes with `racks`. Dense training is left to its collective, which knows nodes itself.
+If a method compresses only between nodes (`training.between: nodes`), each node's ranks first
+all-reduce their gradients uncompressed and then act as one worker of the method. All of them have
+the same sum, encode the same payload and decode the same answers, so one rank per node takes part
+in the exchange and passes on what it received (`CollectiveRecord.scope`). `racks` does the same
+for racks or sites. Dense training keeps its all-reduce, whose algorithm knows the nodes.
 
-Where each of p workers keeps 1 / p of the optimizer's state (`training.strategy: zero1`), gradients
-are exchanged as ever and each worker updates its part of the weights. Each step that exchanges then
-ends with an all-gather of the weights, as they are stored, by the transport's own algorithm. It
-begins when all buckets are decoded and the backward pass is done, and ends before
-`training.optimizer`: the update precedes it on a cluster, and the sum is the same. Where they shard
-gradients and weights, too (`zero2`, `zero3`), `as_sharded.py` has the rules.
+If each of p workers keeps 1 / p of the optimizer's state (`training.strategy: zero1`), gradients
+are exchanged as usual and each worker updates its part of the weights. Each step with an exchange
+then ends with an all-gather of the stored weights by the transport's own algorithm. It begins when
+all buckets are decoded and the backward pass is done, and `training.optimizer` follows it; on a
+cluster the update comes first, but the sum is the same. `as_sharded.py` has the rules for sharded
+gradients and weights (`zero2`, `zero3`).
 
-Assumes that payloads and errors are those measured with a single device's gradients, that a node
-or rack that is early waits for the others before it encodes, and that the optimizer's parts are
-equal.
+Assumes that payloads and errors are those measured on a single device's gradients, that an early
+node or rack waits for the others before it encodes, and that the optimizer's parts are equal.
 
 Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5.1; by sec. 7.1 gradients could be
-scattered, and all would send as much as without ZeRO. Beside DDP, and any method, they are not:
+scattered, with the same total bytes as without ZeRO. In DDP, and so with any method, they are not:
 PyTorch, torch.distributed.optim.ZeroRedundancyOptimizer, where each rank broadcasts its part, which
-goes to every other rank once, as in an all-gather.
+reaches every other rank once, as in an all-gather.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ _TYPES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 def as_stored(profile: TrafficProfile, training: Training) -> TrafficProfile:
-    """The profile with gradients of the training's type; the same object for float32 and for
-    methods that are neither dense nor a cast to it."""
+    """Return the profile with gradients of the training's type; unchanged for float32, and for
+    methods that are neither dense nor a cast to that type."""
     named = training.gradients
     if named == "fp32" or profile.compressor not in {DENSE, named, f"torch_{named}"}:
         return profile
@@ -72,7 +71,7 @@ def as_stored(profile: TrafficProfile, training: Training) -> TrafficProfile:
 
 @lru_cache(maxsize=1 << 12)
 def _summed(elements: int, dtype: str, width: int, workers: int) -> Exchange:
-    """One object for buckets of a length, of which a `PriceList` knows the price."""
+    """Return the exchange of a bucket length, cached because `PriceList` caches by identity."""
     nbytes = width * elements
     divide = KernelCost(kind="streaming", launches=1, elements=elements, nbytes=2 * nbytes)
     summed = CollectiveRecord(
@@ -85,9 +84,8 @@ def _summed(elements: int, dtype: str, width: int, workers: int) -> Exchange:
 
 
 def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) -> TrafficProfile:
-    """The profile with gradients as the training stores them, exchanges between the ends that it
-    names, and the gather of weights behind a sharded optimizer; the same object where nothing
-    changes."""
+    """Apply the training's gradient type, the participants of exchanges (`between`) and the gather
+    of weights after a sharded optimizer to a profile; return the same object if nothing changes."""
     profile = as_stored(profile, training)
     sizes = [training.gradient_bytes * layout.numel for layout in profile.buckets]
     ends, dense = training.between, profile.compressor == DENSE
@@ -102,7 +100,7 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
     if training.strategy == "zero1" and cluster.workers > 1:
         part = -(-sum(sizes) // profile.workers)
         record = WeightGather(kind="all_gather", sent=(part,) * profile.workers, part=True)
-        behind = lru_cache(maxsize=None)(_gathered)  # equal exchanges stay one object
+        behind = lru_cache(maxsize=None)(_gathered)  # equal exchanges share an object
 
         def gathered(step: Step) -> Step:
             *others, last = step.exchanges
@@ -117,7 +115,7 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
 
 
 def gradient_bytes_sent(profile: TrafficProfile, workers: int) -> float:
-    """`TrafficProfile.wire_bytes` of gradients alone, without weights that are gathered."""
+    """Return `TrafficProfile.wire_bytes` without the weights that are gathered."""
 
     def of_gradients(exchange: Exchange, _: Phase) -> Exchange:
         kept = [one for one in exchange.collectives if not isinstance(one, WeightGather)]

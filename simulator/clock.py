@@ -21,14 +21,12 @@ Times = NDArray[np.int64]  # picoseconds by rank
 PS_PER_SECOND = 10**12
 LIMIT = 2**62  # picoseconds, 53 days: later times are refused, so that a sum of two fits 64 bits
 COLLECTIVE_LIMIT = LIMIT // 4  # picoseconds, 13 days: a sum of a few such times fits 64 bits
-NO_COST = Fraction(0)  # seconds per byte of what is free
-_ROOM = (
-    f"more than the {COLLECTIVE_LIMIT / PS_PER_SECOND / 86400:.0f} days that the clock has room for"
-)
+NO_COST = Fraction(0)  # seconds per byte of a free operation
+_ROOM = f"more than the {COLLECTIVE_LIMIT / PS_PER_SECOND / 86400:.0f} days that the clock can hold"
 
 
 class TooLongError(InputError):
-    """A time that the clock has no room for."""
+    """A time that exceeds the clock."""
 
 
 def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
@@ -37,7 +35,7 @@ def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
 
 
 def reading(time: float) -> Picoseconds:
-    """A SimPy environment's `now`; `InternalError` if it has become a float."""
+    """Return a SimPy environment's `now` as an integer; `InternalError` if it is a float."""
     if not isinstance(time, int):
         raise InternalError(f"the clock shows {time!r}, which is no whole number of picoseconds")
     return time
@@ -49,9 +47,9 @@ def check_room(iteration: int, end: Picoseconds) -> None:
         day = PS_PER_SECOND * 86400
         raise TooLongError(
             f"iteration {iteration} would end after {end / PS_PER_SECOND:.3g} s, more "
-            f"than the {LIMIT / day:.0f} days that the clock has room for",
-            hint=f"a step takes {end / (iteration + 1) / day:.2g} days: take a faster device or "
-            "link, or a smaller batch; of steps that differ, fewer training.iterations",
+            f"than the {LIMIT / day:.0f} days that the clock can hold",
+            hint=f"a step takes {end / (iteration + 1) / day:.2g} days: use a faster device or "
+            "link, or a smaller batch; if steps differ, fewer training.iterations",
         )
 
 
@@ -79,8 +77,8 @@ def too_long(duration: Picoseconds) -> TooLongError:
 def _too_late(end: Picoseconds) -> TooLongError:
     return TooLongError(
         f"a collective would end {end / PS_PER_SECOND:.3g} s after the start, {_ROOM}",
-        hint="check the times of the step and of links; of steps that differ, let "
-        "training.iterations be fewer",
+        hint="check the times of the step and of links; if steps differ, use fewer "
+        "training.iterations",
     )
 
 

@@ -1,4 +1,4 @@
-"""The cluster as simulated: nodes, devices, links and collectives."""
+"""The simulated cluster: nodes, devices, links and the choice of collective algorithms."""
 
 from __future__ import annotations
 
@@ -60,41 +60,41 @@ _ONE = Fraction(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives(Setting):
-    """Algorithms for each kind of request."""
+    """Algorithms for each kind of collective."""
 
-    transport: TransportName = "textbook"  # library whose choices "auto" follows; custom: no "auto"
+    transport: TransportName = "textbook"  # library that decides for "auto"; custom: no "auto"
     library: LibraryName = "pytorch2"
-    """Framework of the transport; sets a scenario's default prices."""
+    """Framework that brings the transport; selects a scenario's default prices."""
     all_reduce: AllReduceAlgorithm = "auto"
-    """auto: the transport's choice; nccl: the choice of NCCL's tuner, on any transport."""
+    """auto: chosen by the transport; nccl: chosen by NCCL's tuner, on any transport."""
     all_gather: AllGatherAlgorithm = "auto"
     pipeline_block: Bytes = 32 * 1024
-    """Bytes of the pipelined all-gatherv's blocks, and of the double tree's pieces."""
+    """Bytes of the pipelined all-gatherv's blocks and of the double tree's pieces."""
     push_pull: PushPullAlgorithm = "auto"
-    """auto: parameter servers if any, else the method's way without (`requests.WithoutServer`).
-    alltoall_allgather: where the method's server can act on stripes; else an all-gather."""
+    """auto: parameter servers if there are any, else collectives (`requests.WithoutServer`).
+    alltoall_allgather: only for methods whose server works on stripes, an all-gather for others."""
     servers: Servers = None
     """Parameter servers; per_node: one per node; None: none (`Cluster.servers`)."""
     server_hosts: Literal["nodes", "dedicated"] = "nodes"
-    """nodes: server s is on node s mod nodes and shares its network NIC; dedicated: machines at the
-    switch (with a shared medium: at the access point)."""
+    """nodes: server s runs on node s mod nodes and shares its NIC; dedicated: on machines of their
+    own at the switch (with a shared medium: at the access point)."""
     server_network: Link | None = None
     """NIC of a dedicated server; None: `Cluster.network`, or no limit at an access point."""
     host_staging: bool | None = None
-    """Copy device tensors through host memory over `Cluster.intra_node` around a collective; None:
-    as the transport does (Gloo and MPI do)."""
+    """Whether device tensors are copied to host memory over `Cluster.intra_node` and back around a
+    collective; None: as the transport does (Gloo and MPI copy)."""
 
     ring_over_tree: Annotated[Fraction, INTERNAL] = _ONE
-    """Factor on the NCCL tuner's time of a ring before comparison with a tree's."""
+    """Factor on the ring's time in the NCCL tuner's comparison with a tree."""
     ring_over_tree_range: Annotated[RangeOf[Fraction], INTERNAL] = None
-    """NCCL's versions and its idea of the NIC move the border between the two."""
+    """The size at which NCCL changes to a ring depends on its version and on the NIC's speed."""
     grouped: Annotated[Fraction, INTERNAL] = _ONE
-    """Share of the network's goodput in an all-to-all (NCCL's grouped sends and receives)."""
+    """Share of the network's goodput that an all-to-all reaches (grouped sends and receives)."""
     grouped_range: Annotated[RangeOf[Fraction], INTERNAL] = None
 
     @property
     def names_servers(self) -> bool:
-        """Whether a setting makes sense only with parameter servers."""
+        """Whether a setting is given that needs parameter servers."""
         served = "parameter_server" in {self.all_reduce, self.all_gather, self.push_pull}
         placed = self.server_hosts == "dedicated" or self.server_network is not None
         return served or placed or self.servers is not None
@@ -109,34 +109,34 @@ class Collectives(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Racks(Setting):
-    """Nodes grouped under switches with possibly slower uplinks."""
+    """Racks of nodes under switches, whose uplinks may be slower than the NICs together."""
 
     nodes: Count  # nodes per rack, in order; the last rack may have fewer
-    uplink: Link  # from a rack's switch to the others', each direction; its latency is added
+    uplink: Link  # between a rack's switch and the others, each direction; its latency is added
     uplinks: Count = 1
-    """Equal uplinks of a rack. Messages share the sum of their rates; what one NIC sends crosses
-    one of them."""
-    pod: Count | None = None  # racks per pod, in order; None: the switches of all racks meet at one
-    pod_uplink: Link | None = None  # from a pod's switch to the others', as `uplink`
-    pod_uplinks: Count = 1  # equal uplinks of a pod, as `uplinks`
+    """Number of equal uplinks of a rack. All messages share the sum of the rates, but the traffic
+    of a single NIC crosses only one uplink."""
+    pod: Count | None = None  # racks per pod, in order; None: one switch joins all racks
+    pod_uplink: Link | None = None  # between a pod's switch and the others, as `uplink`
+    pod_uplinks: Count = 1  # number of equal uplinks of a pod, as `uplinks`
 
     @property
     def levels(self) -> tuple[tuple[int, Link], ...]:
-        """Nodes below a switch and all of its uplinks as one, from racks up."""
-        racks = (self.nodes, several(self.uplink, self.uplinks))
+        """Return, per level from racks up, the nodes below a switch and its uplinks as one link."""
+        racks = (self.nodes, bundle(self.uplink, self.uplinks))
         if self.pod is None or self.pod_uplink is None:
             return (racks,)
-        return racks, (self.nodes * self.pod, several(self.pod_uplink, self.pod_uplinks))
+        return racks, (self.nodes * self.pod, bundle(self.pod_uplink, self.pod_uplinks))
 
     def least_shares(self, nics: int) -> tuple[Fraction, ...]:
-        """Smallest divisor of each level's rate for a message that `nics` NICs send: that crosses
-        no more uplinks than NICs."""
+        """Return, per level, the least divisor of the uplinks' total rate for a message: one sent
+        by `nics` NICs crosses at most as many uplinks."""
         counts = (self.uplinks, self.pod_uplinks)[: len(self.levels)]
         return tuple(max(_ONE, Fraction(count, nics)) for count in counts)
 
 
-def several(link: Link, count: int) -> Link:
-    """`count` equal links as one: their rates and connections add up."""
+def bundle(link: Link, count: int) -> Link:
+    """Combine `count` equal links to one whose rates and connection limits are the sums."""
     if count == 1:
         return link
     return link.exactly(
@@ -146,8 +146,8 @@ def several(link: Link, count: int) -> Link:
     )
 
 
-def one_of(link: Link, count: int) -> Link:
-    """Link of which there are `several`."""
+def one_link_of(link: Link, count: int) -> Link:
+    """Return a single link of a `bundle`."""
     if count == 1:
         return link
     return link.exactly(
@@ -159,18 +159,18 @@ def one_of(link: Link, count: int) -> Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Consecutive nodes with one kind of device. Their links are `Cluster.nics` and `buses`."""
+    """Consecutive nodes with one kind of device; their links are in `Cluster.nics` and `buses`."""
 
     nodes: int
     device: Device
-    batch: Fraction = _ONE  # samples of a worker's micro-batch, over the scenario's
+    batch: Fraction = _ONE  # a worker's micro-batch relative to the scenario's batch size
 
 
 def whole_batches(
     samples: int, speeds: Sequence[float | Fraction], nodes: Sequence[int]
 ) -> list[int]:
-    """Samples of a worker of each group, in proportion to its speed: together as many as `samples`
-    of one worker per node, to a sample a worker."""
+    """Return a worker's samples for each group, in proportion to its speed. Summed over one worker
+    per node they equal `samples`, except for rounding to whole samples per worker."""
     total = sum(speed * count for speed, count in zip(speeds, nodes, strict=True))
     return [max(1, round(samples * speed / total)) for speed in speeds]
 
@@ -182,32 +182,32 @@ class Cluster:
 
     nodes: int
     devices_per_node: int
-    device: Device  # device of all nodes, or of the first group's
+    device: Device  # device of all nodes, or of the first group
     groups: tuple[NodeGroup, ...] = ()
-    """Groups of unlike nodes, in the nodes' order; empty: all are alike."""
+    """Groups of nodes, in order, if devices differ; empty: all nodes have `device`."""
     network: Link
-    """Between all network NICs of a node and the switch, each direction; with groups the slowest,
-    as NCCL's ranks agree on the smallest rate and number of channels (src/init.cc,
+    """Link between a node (all of its NICs together) and the switch, each direction; with groups
+    the slowest, since NCCL's ranks agree on the smallest rate and number of channels (src/init.cc,
     `initTransportsRank`)."""
     nics_per_node: Count = 1
-    """Equal network NICs, among which NCCL divides a collective's channels; a message of its own
-    (`at_one_nic`) has one."""
+    """Number of equal NICs per node. NCCL spreads a collective's channels over all of them; one
+    message uses one (`at_one_nic`)."""
     intra_node: Link
-    """Between a device and its node's memory (PCIe) or another device, each direction; with groups
-    the slowest."""
+    """Link between a device and its node's memory (PCIe) or another device, each direction; with
+    groups the slowest."""
     shared_memory: Link | None = None
-    """Between ranks of a node whose library copies in host memory (MPI); None: `intra_node`."""
+    """Link between a node's ranks with a library that copies in host memory; None: `intra_node`."""
     collectives: Collectives = Collectives()
     nics: Mapping[int, Link] = field(default_factory=dict)
     """Network links that differ from `network`, by node."""
     buses: Mapping[int, Link] = field(default_factory=dict)
-    """Links inside a node that differ from `intra_node`, by node: what rings, rounds and trees
-    cross. Copies to host memory, leaders, servers and switches that add have `intra_node`."""
+    """Links inside a node that differ from `intra_node`, by node, for rings, rounds and trees.
+    Copies to host memory, leaders, servers and in-switch sums use `intra_node`."""
     racks: Racks | None = None  # None: one ideal switch
     shared_bus: bool = False  # a node's devices share the rate of `intra_node` (one PCIe switch)
-    host: Host | None = None  # processors that carry collectives' messages; None: at no cost
+    host: Host | None = None  # processor costs of messages; None: messages cost no processor time
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
-    """Rates at which a worker, or an all-reduce's server, adds."""
+    """Rates at which a worker, or a server in an all-reduce, adds."""
 
     @property
     def workers(self) -> int:
@@ -215,7 +215,7 @@ class Cluster:
         return self.nodes * self.devices_per_node
 
     def ranks_in(self, scope: Scope) -> int:
-        """Number of ranks that take part in a collective of this scope."""
+        """Return the number of ranks in a collective of this scope."""
         racks = 1 if self.racks is None else -(-self.nodes // self.racks.nodes)
         return {
             "all": self.workers,
@@ -227,7 +227,7 @@ class Cluster:
 
     @property
     def servers(self) -> int:
-        """Number of parameter servers; one per node where they are named without a number."""
+        """Number of parameter servers; one per node if they are named without a number."""
         chosen = self.collectives
         if isinstance(chosen.servers, int):
             return chosen.servers
@@ -235,15 +235,15 @@ class Cluster:
 
     @property
     def wiring(self) -> tuple[object, ...]:
-        """Hashable identity of all that carries messages: everything but the device."""
+        """Hashable key of all fields that messages depend on: all but the devices."""
         own = (getattr(self, one.name) for one in fields(self) if one.name not in _NO_KEY)
         differing = (sorted(links.items()) for links in (self.nics, self.buses))
         return (*own, *(tuple(links) for links in differing))
 
     @property
     def nvlink(self) -> bool:
-        """Whether a node's devices have NVLink, for which NCCL's tuner has constants of its own
-        (RCCL's takes xGMI as NVLink)."""
+        """Whether a node's devices have NVLink, for which NCCL's tuner has separate constants (RCCL
+        uses these for xGMI)."""
         return self.intra_node.name.startswith(("nvlink", "xgmi"))
 
     @property
@@ -254,17 +254,17 @@ class Cluster:
 
     @property
     def crosses_intra_node(self) -> bool:
-        """Whether anything crosses `intra_node`."""
+        """Whether any message or copy crosses `intra_node`."""
         chosen = self.collectives
         served = chosen.names_servers and chosen.server_hosts == "nodes"
         return self.devices_per_node > 1 or chosen.stages or served
 
     def nic(self, node: int) -> Link:
-        """Network link of a node."""
+        """Return the network link of a node."""
         return self.nics.get(node, self.network)
 
     def links(self) -> tuple[Link, ...]:
-        """All links that a message may cross."""
+        """Return all links that a message may cross."""
         own = [self.network, self.intra_node, self.between_ranks]
         own += [*self.nics.values(), *self.buses.values()]
         if self.racks is not None:
@@ -276,7 +276,7 @@ class Cluster:
 
     @property
     def at_grouped_rates(self) -> Cluster:
-        """The cluster with an all-to-all's network rates (`Collectives.grouped`)."""
+        """Cluster with the network rates of an all-to-all (`Collectives.grouped`)."""
         share = self.collectives.grouped
         if share == 1:
             return self
@@ -284,17 +284,17 @@ class Cluster:
 
     @property
     def at_one_nic(self) -> Cluster:
-        """The cluster with one NIC a node: as messages see it that one channel carries."""
-        one = self._with(lambda nic: one_of(nic, self.nics_per_node))
+        """Cluster with one NIC per node, for messages that use a single channel."""
+        one = self._with(lambda nic: one_link_of(nic, self.nics_per_node))
         return replace(one, nics_per_node=1)
 
     def _with(self, changed: Callable[[Link], Link]) -> Cluster:
-        """The cluster with all network links changed."""
+        """Return the cluster with `changed` applied to all network links."""
         nics = {node: changed(nic) for node, nic in self.nics.items()}
         return replace(self, network=changed(self.network), nics=nics)
 
     def node_of(self, rank: int) -> int:
-        """Node of a rank."""
+        """Return the node of a rank."""
         return rank // self.devices_per_node
 
     @property
@@ -306,7 +306,7 @@ class Cluster:
 
     @property
     def kinds(self) -> Iterator[tuple[int, int, Device]]:
-        """First node, number of nodes and device of each group, or of the whole cluster."""
+        """Yield first node, number of nodes and device of each group, or of the whole cluster."""
         first = 0
         for group in self.groups or (NodeGroup(nodes=self.nodes, device=self.device),):
             yield first, group.nodes, group.device
@@ -314,12 +314,12 @@ class Cluster:
 
     @property
     def ranks_of_groups(self) -> tuple[int, ...]:
-        """Number of ranks of each group; empty: all nodes are alike."""
+        """Number of ranks of each group; empty without groups."""
         return tuple(group.nodes * self.devices_per_node for group in self.groups)
 
     @property
     def batches(self) -> Fraction:
-        """Micro-batches of the scenario's size in one of all workers."""
+        """Samples of all workers' micro-batches, in units of the scenario's batch size."""
         if not self.groups:
             return Fraction(self.workers)
         return self.devices_per_node * sum(
@@ -327,11 +327,11 @@ class Cluster:
         )
 
     def all_like(self, group: int) -> Cluster:
-        """The cluster with a group's device in every node, on the same links."""
+        """Return the cluster with a group's device in every node, on the same links."""
         if not self.groups:
             return self
         return replace(self, device=self.groups[group].device, groups=())
 
 
 _NO_KEY = {"device", "groups", "nics", "buses"}
-"""Fields that no message crosses, or that are not hashable."""
+"""Fields that do not affect messages, or that are not hashable."""

@@ -1,20 +1,20 @@
-"""Runs in which nodes die and come back, and what remains of them.
+"""Simulation of runs in which nodes fail and return.
 
 A job's iterations follow one another until the run ends:
 
-- Collectives (elastic training): a death loses the iteration under way for all; after a return it
-  is finished first. Then the survivors form a new process group, which costs all `restart`; another
-  death or return starts that anew.
-- Parameter server: nobody waits for the dead. The iteration goes on without the node's gradient,
-  the next take as long as without the node; `restart` after its return it joins the next iteration.
-- Parameter servers on nodes: a node with a server is needed as in a collective, the others are not,
-  as the caller says.
+- Collectives (elastic training): a failure aborts the current iteration on all nodes; a return lets
+  it finish. Then the current nodes form a new process group, which takes `restart`; another failure
+  or return restarts that.
+- Parameter server: no node waits for a failed one. The iteration continues without its gradient,
+  later ones take as long as without the node, which rejoins at the first one `restart` after.
+- Parameter servers on nodes: a node with a server is needed as in a collective, the others are not;
+  `needed` decides.
 
-Without any node the iteration is lost and nothing happens until one is back. One cut off by the
-run's end does not count.
+With all nodes down the iteration is lost, and the job waits for a return. An iteration that the
+run's end cuts off does not count.
 
-Assumptions: death is noticed at once (a time-out belongs into `restart`); weights survive on the
-others, so at most one iteration is lost.
+Assumptions: a failure is noticed at once (include a time-out in `restart`); the other nodes keep
+the weights, so at most one iteration is lost.
 
 Source: the elastic agent of PyTorch (torch.distributed.elastic: a change of membership restarts all
 workers); Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter server",
@@ -33,11 +33,11 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds, reading
 from gcsim.simulator.training import Faults
 
-Missing = frozenset[int]  # absent nodes
+Missing = frozenset[int]  # nodes that are down
 Needed = Callable[[Missing], Collection[int]]
-"""Nodes that the others cannot go on without, given the missing ones."""
+"""Returns the nodes that the others cannot continue without, given the missing ones."""
 Stretch = tuple[Picoseconds, Picoseconds, int]
-"""Begin, end, and samples of consecutive finished iterations."""
+"""Begin, end and samples of a series of finished iterations."""
 Wait = Generator[simpy.Event, Any, None]
 
 
@@ -48,9 +48,9 @@ class FaultyRun:
     iterations: int
     samples: int  # samples of finished iterations
     throughput: float  # samples per second of the whole run
-    restarts: int  # new process groups; with a parameter server, returned nodes
-    lost: float  # seconds without an iteration that counts
-    stretches: tuple[Stretch, ...] = ()  # in time order; nothing between them counts
+    restarts: int  # number of new process groups; with a parameter server, of returns
+    lost: float  # seconds that belong to no finished iteration
+    stretches: tuple[Stretch, ...] = ()  # in time order; no iteration finishes between them
 
 
 def run_with_faults(
@@ -61,9 +61,9 @@ def run_with_faults(
     iteration: Callable[[Missing], Picoseconds],
     needed: Needed,
 ) -> FaultyRun:
-    """Run a job through its faults. `iteration(missing)` is an iteration's length without those
-    nodes; `needed(missing)` is all nodes for collectives. Deaths of nodes outside the cluster are
-    ignored. Raises `InternalError` for iterations that take no time."""
+    """Simulate a job with faults. `iteration(missing)` is an iteration's duration without those
+    nodes; `needed(missing)` returns all remaining nodes for collectives. Failures of nodes outside
+    the cluster are ignored. Raises `InternalError` for iterations that take no time."""
     job = _Job(faults, nodes, samples_per_node, iteration, needed)
     job.env.run(until=job.end)
     seconds = job.end / PS_PER_SECOND
@@ -78,7 +78,7 @@ def run_with_faults(
 
 
 class _Job:
-    """Training loop, and a process per death."""
+    """SimPy processes: the training loop, and one for each failure."""
 
     def __init__(
         self,
@@ -93,15 +93,15 @@ class _Job:
         self.iteration, self.needed = iteration, needed
         self.restart, self.end = picoseconds(faults.restart), picoseconds(faults.horizon)
         self.dead: set[int] = set()
-        self.absent: set[int] = set()  # nodes dead at some time of the iteration under way
-        self.latest: dict[int, Picoseconds] = {}  # last death of each node
-        self.regroup = False  # a new process group is due before the next iteration
+        self.absent: set[int] = set()  # nodes that were down during the current iteration
+        self.latest: dict[int, Picoseconds] = {}  # time of each node's last failure
+        self.regroup = False  # a new process group is needed before the next iteration
         self.forming = False
-        self.back = self.env.event()  # event: some node has come back
+        self.back = self.env.event()  # fires when a node returns
         self.iterations = self.samples = self.restarts = self.useful = 0
         self.stretches: list[Stretch] = []
-        self.changes = {self.end}  # times at which a node dies or joins again
-        # those of one instant: deaths are known before the loop begins an iteration
+        self.changes = {self.end}  # times at which a node fails or joins again
+        # at one instant, failures are handled before the loop begins an iteration
         for death in sorted(faults.deaths, key=lambda death: (death.at, death.node)):
             if death.node < nodes:
                 down = None if death.down is None else picoseconds(death.down)
@@ -125,7 +125,7 @@ class _Job:
                 else:
                     yield from self._iterate()
             except simpy.Interrupt:
-                self.forming = False  # and on with those that are left
+                self.forming = False  # continue with the remaining nodes
 
     def _iterate(self) -> Wait:
         missing = frozenset(self.dead)
@@ -133,7 +133,7 @@ class _Job:
         length = self.iteration(missing)
         if length <= 0:
             raise InternalError(f"an iteration without nodes {sorted(missing)} takes {length} ps")
-        # those that nothing can disturb are one step, else a long run would be millions
+        # undisturbed iterations are one event, since a long run may have millions
         now = reading(self.env.now)
         free = min((time for time in self.changes if time > now), default=self.end) - now
         count = max(1, (free - 1) // length)
@@ -147,7 +147,7 @@ class _Job:
     def _die(self, node: int, at: Picoseconds, down: Picoseconds | None) -> Wait:
         yield self.env.timeout(at)
         self.latest[node] = at
-        if node not in self.dead:  # else it dies again while it joins, and nobody has missed it
+        if node not in self.dead:  # else it fails again while it rejoins, and no node waits for it
             needed = self._is_needed(node)
             self.dead.add(node)
             self.absent.add(node)
@@ -157,7 +157,7 @@ class _Job:
             return
         yield self.env.timeout(down)
         if not self._is_needed(node):
-            yield self.env.timeout(self.restart)  # the others go on meanwhile
+            yield self.env.timeout(self.restart)  # the other nodes continue meanwhile
         if self.latest[node] != at:
             return
         needed = self._is_needed(node)
@@ -168,7 +168,7 @@ class _Job:
         self._changed(needed=needed, interrupt=self.forming)
 
     def _is_needed(self, node: int) -> bool:
-        """Whether the others cannot go on without a node, were it there."""
+        """Whether the other nodes could not continue without this one."""
         return node in self.needed(frozenset(self.dead - {node}))
 
     def _changed(self, *, needed: bool, interrupt: bool) -> None:

@@ -1,9 +1,9 @@
-"""Share of a long training's time that counts, where nodes fail and checkpoints are written.
+"""Share of a long training's time that is useful work, with node failures and checkpoints.
 
-Failures of N nodes are exponential with mean M = mtbf / N. Work comes in stretches of `every`
-seconds, each followed by a checkpoint of d seconds; a failure loses the stretch and costs a restart
-of R, which may itself fail. A stretch then takes M e^(R/M) (e^((every + d)/M) - 1) seconds on
-average. Without `every` it is Daly's, the best to within a percent for d < M / 2:
+The time between failures of N nodes is exponential with mean M = mtbf / N. A segment is `every`
+seconds of work and d of a checkpoint; a failure restarts it after R seconds, which may fail again.
+On average it takes M e^(R/M) (e^((every + d)/M) - 1) seconds. The default of `every` is Daly's,
+optimal to within a percent for d < M / 2:
 
     sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 18M) - d, and M for d >= 2 M
 
@@ -19,7 +19,7 @@ from gcsim.simulator.training import Failures
 
 
 def stretch(failures: Failures, nodes: int) -> float:
-    """Seconds of work between two checkpoints."""
+    """Return the seconds of work between two checkpoints."""
     if failures.every is not None:
         return float(failures.every)
     mean, write = float(failures.mtbf) / nodes, float(failures.checkpoint)
@@ -30,7 +30,7 @@ def stretch(failures: Failures, nodes: int) -> float:
 
 
 def goodput(failures: Failures, nodes: int) -> float:
-    """Share of the time that is work which counts; 0 where a restart practically never ends."""
+    """Return the share of time that is useful work; 0 if a restart practically never ends."""
     mean, work = float(failures.mtbf) / nodes, stretch(failures, nodes)
     restart, whole = float(failures.restart) / mean, (work + float(failures.checkpoint)) / mean
     if restart + whole > _NEVER:
@@ -38,4 +38,4 @@ def goodput(failures: Failures, nodes: int) -> float:
     return work / (mean * math.exp(restart) * math.expm1(whole))
 
 
-_NEVER = 700.0  # exponent near that of the largest float
+_NEVER = 700.0  # exp of this is near the largest float

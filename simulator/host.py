@@ -1,4 +1,4 @@
-"""Costs of a machine's processors: messages of collectives, and sums of what they bring.
+"""Processor costs of collectives: handling messages, and adding what they carry.
 
 Sockets cost processor time (system calls, copies, checksums, interrupts, wake-ups) at both ends of
 a message. A process (a rank or a parameter server) works in a collective, over its message ends
@@ -6,37 +6,37 @@ a message. A process (a rank or a parameter server) works in a collective, over 
 
     w = per_call + ends x per_message / 2 + bytes x per_byte / 2
 
-on one core at a time. The processes of a machine share its cores, so a collective takes at least
+on one core at a time. The processes of a machine share its cores, so a collective needs at least
 
     W = max(w of the busiest process, sum of w / cores of the busiest machine)
 
-Network and processors are two stations, and each message in flight is at one of them. With k in
-flight and exponential service times, the closed queueing network (Gordon and Newell 1967; Buzen
-1973) takes, with N for the network alone,
+Network and processors are two stations, and each message in flight is at one of them. With N the
+time of the network alone, k messages in flight and exponential service times, the closed queueing
+network (Gordon and Newell 1967; Buzen 1973) takes
 
     T(N, W) = (N^k + N^(k-1) W + ... + W^k) / (N^(k-1) + N^(k-2) W + ... + W^(k-1))
 
-N + W for k = 1 (nothing overlaps), max(N, W) for infinite k; Gloo's rings have k = 2. With C the
-time to copy out of the library's own buffer, of the busiest process or machine, plus `dispatch`
-(queueing, waking a thread, waiting for a device, before the first message and after the last),
+This is N + W for k = 1 (no overlap) and max(N, W) for infinite k; Gloo's rings have k = 2. C is the
+time to copy results out of the library's own buffer (of the busiest process or machine) plus
+`dispatch` (queueing, waking a thread, waiting for a device), so
 
     exit[r] = e + T(exit[r] without host - e, W) + C      e: when the last rank enters
 
-T grows with N and W, never by more than they do: later entries never give earlier exits.
+T grows with N and W, but by no more than they do, so later entries never give earlier exits.
 
 Assumptions: a machine's other work (passes, compressors) does not slow messages; collectives run
-one at a time; a dedicated parameter server's machine is like the nodes; work before the last entry
+one at a time; a dedicated parameter server's machine equals a node; work done before the last entry
 counts as after it; messages inside a node cost as much as others. Rounded once, to picoseconds.
 
 Source: W. Gordon and G. Newell 1967 (Operations Research 15, 254-265), "Closed queuing systems with
 exponential servers"; J. Buzen 1973 (Communications of the ACM 16, 527-531), "Computational
 algorithms for closed queueing networks with exponential servers".
 
-Sums are the gamma of the alpha-beta-gamma model: n bytes take n / rate, at the rank or parameter
-server that reduces. The rate depends on library, its generation, element type and place, not on the
-size; no core is shared. Gloo adds on the host, one thread per collective: float32 in vector
-instructions, half precision, where its build has nothing better, in software at a hundredth of the
-rate. NCCL adds on the GPU; its tuner's bandwidths include it.
+Sums are the gamma of the alpha-beta-gamma model: the rank or parameter server that reduces adds n
+bytes in n / rate. The rate depends on the library and its generation, the element type and whether
+host or GPU adds, not on the size; no core is shared. Gloo adds on the host, one thread per
+collective: float32 with vector instructions, half precision, in builds without better code, at a
+hundredth of that rate. NCCL adds on the GPU, which its tuner's bandwidths include.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ from gcsim.fields import BytesPerSecond, Limits, RangeOf, Seconds, Setting
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 
 Count = NDArray[np.int64]
-MANY = 4096  # more cores than any machine's processes use
+MANY = 4096  # more cores than the processes of any machine can use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
-    """Traffic of a cluster's processes in one collective: ranks, then parameter servers."""
+    """Messages and bytes of each process in one collective: ranks first, then parameter servers."""
 
     ends: Count  # `[n]`: messages sent plus received
     nbytes: Count  # `[n]`: bytes sent plus received
-    machines: Count  # `[n]`: each process's machine
+    machines: Count  # `[n]`: machine of each process
     copied: int = 0  # bytes that each rank copies out of the library's own buffer
 
     @staticmethod
     def none(ranks: int, devices: int) -> Traffic:
-        """Traffic without messages."""
+        """Return traffic without messages."""
         return Traffic.of_ranks([0] * ranks, [0] * ranks, devices)
 
     def __add__(self, other: Traffic) -> Traffic:
@@ -83,28 +83,28 @@ class Traffic:
     def of_ranks(
         ends: Count | Sequence[int], nbytes: Count | Sequence[int], devices: int, *, copied: int = 0
     ) -> Traffic:
-        """Traffic of ranks `[p]`, counted node by node, `devices` per node."""
+        """Return the traffic of ranks `[p]`, numbered node by node, `devices` per node."""
         number = np.arange(len(ends), dtype=np.int64) // devices
         ends, nbytes = (np.asarray(each, dtype=np.int64) for each in (ends, nbytes))
         return Traffic(ends=ends, nbytes=nbytes, machines=number, copied=copied)
 
     @property
     def messages(self) -> int:
-        """Messages of all processes."""
+        """Number of messages of all processes."""
         return int(self.ends.sum()) // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of a host for one collective, picoseconds."""
+    """Processor time of a host for one collective, picoseconds."""
 
-    beside: Picoseconds = 0  # W: beside the network's transfers
-    after: Picoseconds = 0  # C: after them, `dispatch` included
+    concurrent: Picoseconds = 0  # W: during the network's transfers
+    after: Picoseconds = 0  # C: after the transfers, `dispatch` included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host(Setting):
-    """Processors that carry messages."""
+    """Processor costs of messages."""
 
     cores: Annotated[int, Limits(least=1, most=MANY)] = MANY
     """Cores of one machine; `MANY`: one per process."""
@@ -119,29 +119,29 @@ class Host(Setting):
     per_copied_byte_range: RangeOf[Seconds] = None
     per_received_byte: Seconds = Fraction(0)
     """Seconds per byte from the arrival of a segment of Gloo's ring all-reduce until its receiver
-    can announce the next: last copies out of the socket, two threads waking each other."""
+    can announce the next one: copies out of the socket, and two threads that wake each other."""
     per_received_byte_range: RangeOf[Seconds] = None
     dispatch: Seconds = Fraction(0)
-    """Seconds before a collective's first message and after its last, together."""
+    """Seconds before a collective's first message plus those after its last."""
     dispatch_range: RangeOf[Seconds] = None
     in_flight: Annotated[int, Limits(least=1, most=64)] = 2
-    """Messages of a rank under way at a time, in its processors or in the network."""
+    """Number of a rank's messages in flight, in its processors or in the network."""
     ranks: Literal["node", "all"] = "node"
     """node: each node is a machine; all: one machine carries all ranks (containers)."""
 
     def work(self, traffic: Traffic) -> Work:
-        """Host's work in a collective."""
+        """Return the host's work in a collective."""
         on = traffic.machines if self.ranks == "node" else np.zeros_like(traffic.machines)
         copies = self.copying(traffic.copied, int(np.bincount(on).max()))
-        beside = self._beside(traffic, on) if self.interleaved else 0
-        return Work(beside=beside, after=copies + round(self.dispatch * PS_PER_SECOND))
+        concurrent = self._concurrent(traffic, on) if self.interleaved else 0
+        return Work(concurrent=concurrent, after=copies + round(self.dispatch * PS_PER_SECOND))
 
     @property
     def interleaved(self) -> bool:
-        """Whether processor time is spent while messages are on their way."""
+        """Whether messages cost processor time while others are in flight."""
         return any((self.per_message, self.per_byte, self.per_call))
 
-    def _beside(self, traffic: Traffic, on: Count) -> Picoseconds:
+    def _concurrent(self, traffic: Traffic, on: Count) -> Picoseconds:
         alike = Counter(
             zip(on.tolist(), traffic.ends.tolist(), traffic.nbytes.tolist(), strict=True)
         )
@@ -154,12 +154,12 @@ class Host(Setting):
         return round(most * PS_PER_SECOND)
 
     def copying(self, nbytes: int, processes: int) -> Picoseconds:
-        """C for `processes` of one machine that copy `nbytes` bytes each."""
+        """Return C for `processes` of one machine that copy `nbytes` bytes each."""
         turns = max(Fraction(1), Fraction(processes, self.cores))
         return round(nbytes * self.per_copied_byte * turns * PS_PER_SECOND)
 
-    def together(self, network: Picoseconds, work: Picoseconds) -> Picoseconds:
-        """T of N = `network` and W = `work`, nearest picosecond, half up."""
+    def combined_time(self, network: Picoseconds, work: Picoseconds) -> Picoseconds:
+        """Return T for N = `network` and W = `work`, to the nearest picosecond, half up."""
         if network <= 0 or work <= 0:
             return max(network, 0) + work
         under, over, power = 0, 1, 1
@@ -168,13 +168,13 @@ class Host(Setting):
             under, over = over, network * over + power
         return (2 * over + under) // (2 * under)
 
-    def finishes(self, starts: Times, finishes: Times, work: Work) -> Times:
-        """Exit times `[p]` with the host from those of the network alone."""
-        if not work.beside:
+    def exit_times(self, starts: Times, finishes: Times, work: Work) -> Times:
+        """Return exit times `[p]` with the host's work, from those of the network alone."""
+        if not work.concurrent:
             return finishes + work.after if work.after else finishes
         last = int(starts.max())
         known = {
-            exit_: last + self.together(exit_ - last, work.beside) + work.after
+            exit_: last + self.combined_time(exit_ - last, work.concurrent) + work.after
             for exit_ in set(finishes.tolist())
         }
         return np.array([known[exit_] for exit_ in finishes.tolist()], dtype=np.int64)
@@ -191,7 +191,7 @@ _Rate = BytesPerSecond | None  # rate of additions; None: they take no time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums(Setting):
-    """Rates of additions by element type, named as in torch."""
+    """Bytes per second that are added, by element type, named as in torch."""
 
     float64: _Rate = None
     float64_range: RangeOf[BytesPerSecond] = None
@@ -211,7 +211,7 @@ class Sums(Setting):
     uint8_range: RangeOf[BytesPerSecond] = None
 
     def gamma(self, dtype: str) -> Fraction:
-        """Seconds to add a byte; an unlisted type counts as float32."""
+        """Return the seconds to add a byte; an unlisted type counts as float32."""
         rate: _Rate = getattr(self, dtype if dtype in DTYPES else "float32")
         return Fraction(0) if rate is None else 1 / rate
 

@@ -1,16 +1,16 @@
-"""Uncertainty of a mean over random iterations, and of a difference of two.
+"""Standard errors of the mean of random iterations, and of the difference of two means.
 
 Batch means (A. Law and W. Kelton, "Simulation modeling and analysis", sec. 9.5.3): consecutive
-iterations, which depend on each other by skew, are cut into about 10 equal batches, whose means are
-treated as b independent draws of standard deviation s:
+iterations, which are correlated by skew, are grouped to b (about 10) equal batches, whose means are
+treated as independent draws of standard deviation s:
 
     standard error = s / sqrt(b)
 
-A batch is whole rounds, so batches differ by luck alone. With ten, s is known to a quarter (one
-standard deviation); with five, of long rounds, to a third.
+A batch is a number of whole rounds, so batches differ only randomly. With ten batches the relative
+error of s is a quarter (one standard deviation); with five, for long rounds, a third.
 
-Equal seeds give methods the same luck in the same iteration, so a difference of two means is
-estimated from the differences of their batches (common random numbers, sec. 11.2).
+With equal seeds all methods have the same random factors in the same iteration, so a difference of
+two means is estimated from the differences of their batches (common random numbers, sec. 11.2).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
 BATCHES = 10
-"""Batches for the standard error: few and long rather than many that depend on each other (B.
-Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
+"""Batches for the standard error: few long ones, since short ones are correlated (B. Schmeiser,
+"Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,12 @@ class Luck:
 
     iterations: int | None
     batches: Sequence[float]
-    """Means in seconds, in order; equally many of equal length met the same luck in two methods."""
+    """Means in seconds, in order; two methods' batches are paired if of equal number and length."""
     error: float | None  # standard error, in seconds
 
 
 def batch_means(times: Times, round_length: int) -> tuple[float, ...]:
-    """Batch means, in seconds, of iterations `[n]` in picoseconds; none of a single round."""
+    """Return batch means in seconds of iterations `[n]` in picoseconds; none for a single round."""
     count = len(times) // round_length * round_length
     if count < 2 * round_length:
         return ()
@@ -52,31 +52,31 @@ def batch_means(times: Times, round_length: int) -> tuple[float, ...]:
 
 
 def standard_error(batches: Sequence[float]) -> float | None:
-    """Standard error of the mean of independent batches; None without any."""
+    """Return the standard error of the mean of independent batches; None without batches."""
     return float(np.std(batches, ddof=1)) / math.sqrt(len(batches)) if len(batches) else None
 
 
 def probability_shorter(
     times: NDArray[np.float64], others: NDArray[np.float64], error: float
 ) -> float:
-    """Share of pairs in which the time is shorter than the other, each uncertain by this standard
-    error in seconds; never certain for several pairs."""
+    """Return the probability that a time is shorter than its counterpart, over all pairs; `error`:
+    standard error of a difference, in seconds. Never 0 or 1 for several pairs."""
     gains = others - times
     if error:
         share = np.mean([math.erfc(-gain / error / math.sqrt(2)) / 2 for gain in gains])
     else:
         share = np.mean(gains > 0)
-    return doubted(share) if len(gains) > 1 else float(share)
+    return as_probability(share) if len(gains) > 1 else float(share)
 
 
-def doubted(share: float | np.floating[Any]) -> float:
-    """A share of drawn worlds as a probability, within 1 and 99 %: a few worlds tell no more."""
+def as_probability(share: float | np.floating[Any]) -> float:
+    """Return a share of drawn worlds, limited to 1 to 99 %, which is all that the draws support."""
     return min(max(float(share), 0.01), 0.99)
 
 
 def error_of_difference(one: Luck, other: Luck) -> float:
-    """Standard error of the difference of two means, in seconds; 0 without luck. From common
-    batches; otherwise as if independent, which is on the safe side."""
+    """Return the standard error of the difference of two means, in seconds; 0 without randomness.
+    Unpaired batches count as independent, which overestimates the error."""
     if one.iterations == other.iterations and len(one.batches) == len(other.batches) > 1:
         return standard_error(np.subtract(one.batches, other.batches).tolist()) or 0.0
     return math.hypot(one.error or 0.0, other.error or 0.0)

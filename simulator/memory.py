@@ -1,20 +1,20 @@
 """Memory of a worker in data-parallel training: parts in bytes, each with a range.
 
-ZeRO (arXiv:1910.02054, section 5) divides optimizer and masters among the workers, its second stage
-gradients, too, its third (FSDP) weights, of which the root unit and two blocks are gathered at a
-time. Weights are float32, under mixed precision with a copy of 2 bytes that the products read and
-that alone is whole in the second stage; stored in 16 bits with a float32 master. Gradients are whole, and once more in DDP's buckets unless
-these are views. Adam keeps two floats per parameter, momentum one, and SGD behind a method with a
-momentum of its own none. A method keeps its state, and an exchange takes at most six floats per
-element of the largest bucket (`tests/compressors/test_memory.py`).
-Activations are by formula (`traces/models/transformer.py`), as counted by autograd's hooks (half of
-that with fused kernels), or the outputs of a table's layers.
-Logits are read, cast, normalised and differentiated as float32; a fused loss keeps them and
-their gradient as they are.
+ZeRO (arXiv:1910.02054, section 5) shards the optimizer's state and float32 master weights over the
+workers, its second stage also gradients, its third (FSDP) also weights, of which the root unit and
+two blocks are gathered at a time. Weights are float32; mixed precision adds a 2-byte copy for the
+matrix products, which alone is whole in the second stage; 16-bit weights have a float32 master.
+Gradients are counted once, and again for DDP's buckets unless they are views of these. Adam keeps
+two floats per parameter, momentum one, and SGD after a method with its own momentum none. A method
+keeps its state, and an exchange takes at most six floats per element of the largest bucket
+(`tests/compressors/test_memory.py`). Activations come from a formula
+(`traces/models/transformer.py`), from counts by autograd's hooks (half of that with fused kernels),
+or from the outputs in a table of layers. Logits are stored, cast, normalised and differentiated as
+float32; a fused loss stores only them and their gradient, without a cast.
 
-Two parts are estimates: context and NCCL's buffers (4 MiB a channel and direction, NCCL_BUFFSIZE),
-and the allocator's slack. The others add up to TorchTitan's eight published peaks within 7 %
-(tests/simulator/test_memory.py).
+Two parts are estimates: CUDA context with NCCL's buffers (4 MiB per channel and direction,
+NCCL_BUFFSIZE), and the allocator's slack. The other parts add up to TorchTitan's eight published
+peaks within 7 % (tests/simulator/test_memory.py).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Fits = Literal["yes", "no", "perhaps"]
 STAGES: tuple[Strategy, ...] = get_args(Strategy)
 _ZERO = ("ddp", "zero1", "zero2", "zero3")
 _CONTEXT = (0.5e9, 2e9)
-_SLACK = 0.1  # most of the rest that the allocator holds beyond it
+_SLACK = 0.1  # most memory that the allocator holds in excess, relative to all other parts
 _EXCHANGE = 6
 _FLOAT, _HALF = 4, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of the memory, in bytes at least and at most."""
+    """A part of the memory: lower and upper bound in bytes."""
 
     name: str
     low: float
@@ -48,29 +48,29 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Parts, and the device's memory in bytes (None: unknown)."""
+    """Memory that a worker needs, and the device's memory in bytes (None: unknown)."""
 
     parts: tuple[Part, ...]
     device: float | None
 
     @property
     def low(self) -> float:
-        """Bytes at least."""
+        """Lower bound in bytes."""
         return sum(part.low for part in self.parts)
 
     @property
     def high(self) -> float:
-        """Bytes at most."""
+        """Upper bound in bytes."""
         return sum(part.high for part in self.parts)
 
     @property
     def share(self) -> float:
-        """The least over what the device has; 0 where unknown."""
+        """Lower bound over the device's memory; 0 if that is unknown."""
         return 0.0 if self.device is None else self.low / self.device
 
     @property
     def fits(self) -> Fits | None:
-        """None where the device's memory is unknown."""
+        """Whether it fits in the device's memory; None if that is unknown."""
         if self.device is None:
             return None
         return "no" if self.low > self.device else "yes" if self.high <= self.device else "perhaps"
@@ -89,10 +89,10 @@ def memory(
     stage: Strategy | None = None,
     devices: int = 1,
 ) -> Memory | None:
-    """Memory of a worker with `batch` samples; `state` is what a method says of its own
-    (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown); `stage` stands
-    for the training's strategy, which divides among `workers`; `devices` of a node share
-    its second copy of the weights. None for a model of unknown parameters or activations."""
+    """Return the memory of a worker with `batch` samples; None if the model's parameters or
+    activations are unknown. `state`: the method's own state (`Compressor.memory`); `largest`:
+    elements of the largest bucket (0: unknown); `stage`: replaces the training's strategy, which
+    shards over `workers`; `devices`: per node, which share a second copy of the weights."""
     stage = stage or training.strategy
     passes = activations(model, batch, training)
     if model.parameters is None or passes is None:
@@ -120,8 +120,8 @@ def memory(
 
 
 def in_flight(model: ModelEntry) -> float:
-    """Parameters of the root unit (embedding and output) and two blocks; all of them where the
-    blocks are unknown."""
+    """Return the parameters of the root unit (embedding and output) and two blocks; of the whole
+    model if its blocks are unknown."""
     parameters, network = model.parameters or 0, model.transformer
     if network is None:
         return float(parameters)
@@ -132,7 +132,7 @@ def in_flight(model: ModelEntry) -> float:
 def states(
     parameters: int, training: Training, workers: int = 1, stage: Strategy = "ddp"
 ) -> Iterator[Part]:
-    """Weights, optimizer and gradients of a worker."""
+    """Yield the weights, optimizer state and gradients of a worker."""
     half, number = training.gradients != "fp32", _ZERO.index("zero3" if stage == "hsdp" else stage)
     copied = training.timed_as == "fp16" and not half
     adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state or "adam"]
@@ -149,7 +149,7 @@ def states(
 
 
 def activations(model: ModelEntry, batch: int, training: Training) -> list[Part] | None:
-    """Activations and logits of a micro-batch; None where unknown."""
+    """Return the activations and logits of a micro-batch; None if unknown."""
     half = training.timed_as == "fp16"
     network = model.transformer
     if network is None:
@@ -175,8 +175,8 @@ def activations(model: ModelEntry, batch: int, training: Training) -> list[Part]
 
 
 def floats(state: str) -> float:
-    """Floats per parameter of a state such as "momentum (n), order (n/2)" or "momentum, variance (n
-    each)", without smaller parts."""
+    """Return the floats per parameter of a state such as "momentum (n), order (n/2)" or "momentum,
+    variance (n each)"; smaller parts do not count."""
     found = 0.0
     for names, size in re.findall(r"([^()]*)\((n each|n/2|n)\)", state.partition(";")[0]):
         found += names.strip(", ").count(",") + 1 if size == "n each" else 0.5 if "/" in size else 1

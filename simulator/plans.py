@@ -1,9 +1,9 @@
-"""Step plans of workers, from recorded steps of a traffic profile.
+"""Step plans of workers, from the recorded steps of a traffic profile.
 
-Computations become durations on the cluster's device, once per worker where they decode payloads;
-collectives stay records of bytes. In a cluster of groups each has the plans of its own device; the
-slowest group's order of service holds for all, as do the longest times that servers and exchanges
-in the collectives' stream take.
+A plan has the durations of the computations on the cluster's device (decoding once per received
+payload) and the collectives as records of bytes. In a cluster of groups, each group has the plans
+of its own device, but all use the slowest group's order of service, and the longest server times
+and exit delays of any group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
+from gcsim.simulator.steps.events.even_cluster import EvenCollectiveTimes, on_even_cluster
 from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan
 from gcsim.simulator.training import DENSE, Training
@@ -33,19 +33,19 @@ CHECKS, STEP_CHECKS = (
     )
     for name in ("ddp.bucket", "ddp.step")
 )
-"""Checks by gcsim's hook, of a bucket and of a step: whether gradients and updates are finite. A
-GPU's host queues them; their bytes are in `Framework.passes`."""
+"""Checks of gcsim's hook that gradients and updates are finite, per bucket and per step. Only their
+launches by a GPU's host are priced here; `Framework.passes` has their bytes."""
 
 
 def payloads_of(exchange: Exchange, cluster: Cluster) -> list[int]:
-    """Numbers of payloads that an exchange's computations handle: one per rank of the collective
-    before; the first has those of the next."""
+    """Return the number of payloads that each computation of an exchange handles: the number of
+    ranks of the collective before it, or for the first one of the collective after it."""
     ranks = [cluster.ranks_in(record.scope) for record in exchange.collectives]
     return [*ranks[:1], *ranks] or [cluster.workers]
 
 
 class Planner:
-    """Planner of steps on one cluster."""
+    """Builder of step plans for one cluster."""
 
     def __init__(
         self,
@@ -53,23 +53,23 @@ class Planner:
         compute: ComputeTimes,
         training: Training,
         prices: PriceList | None = None,
-        together: Together | None = None,
+        together: EvenCollectiveTimes | None = None,
     ) -> None:
-        """`compute`: a worker's passes of a micro-batch; if at hand, `prices` of the device, and
-        collectives' times `together`."""
+        """`compute`: a worker's passes of a micro-batch; `prices` of the device and `together`, the
+        collectives' times, may be shared with other planners."""
         self._cluster, self._training = cluster, training
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
-        """Computations in the collectives' stream use shared cores."""
-        self._compute = compute.times(shared(cluster, training))
+        """Whether computations in the collectives' stream run on shared cores."""
+        self._compute = compute.scaled(pass_slowdown(cluster, training))
         self._interference = training.interference
         self._together = together or _together(cluster, training)
 
-    def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
-        """Time of the code around each bucket's exchange."""
+    def exchange_code_times(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
+        """Return the time of the framework's code around each bucket's exchange."""
         named, training = profile.compressor, self._training
-        code = training.around(named)
+        code = training.exchange_code(named)
         if code.free or self._cluster.workers == 1 or training.sharded:
             return ()
         checked = named != DENSE and named not in training.others
@@ -96,20 +96,20 @@ class Planner:
         return self._prices.compute_time(streaming(nbytes), 1)
 
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
-        """Plan of a recorded step with the code around each bucket's exchange (empty: none);
-        `InputError` if the device has no price for a kernel."""
-        return self.slowed(self.alone(step, around))
+        """Plan a recorded step; `around`: time of the code around each bucket's exchange (empty:
+        none). Raises `InputError` if the device has no price for a kernel."""
+        return self.with_interference(self.without_interference(step, around))
 
-    def alone(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
-        """`plan` before jobs and collectives slow each other."""
+    def without_interference(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
+        """Plan a step in which jobs and collectives do not slow each other."""
         training, loading = self._training, self._training.input
         compute = self._compute
         if any(exchange.collectives for exchange in step.exchanges):
-            compute = compute.times(longest(training.noise, self._cluster.workers))
+            compute = compute.scaled(longest(training.noise, self._cluster.workers))
         return StepPlan(
-            compute=compute.waiting(training.waits),
+            compute=compute.delayed(training.waits),
             buckets=tuple(
-                self._placed(framed(work, around[bucket] if around else 0, bucket))
+                self._placed(with_code_time(work, around[bucket] if around else 0, bucket))
                 for bucket, work in enumerate(map(self._price, step.exchanges, count()))
             ),
             side_stream=training.encode_on == "side" or self._in_turn,
@@ -123,26 +123,26 @@ class Planner:
             machines=self._machines,
         )
 
-    def slowed(self, plan: StepPlan) -> StepPlan:
-        """A plan in which jobs and collectives slow each other."""
+    def with_interference(self, plan: StepPlan) -> StepPlan:
+        """Return the plan with jobs and collectives that slow each other."""
         if self._cluster.workers == 1 or plan.sharded:
             return plan
         return on_even_cluster(plan, self._interference.computation, self._together)
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
-        """Plans of the recorded steps, by phase; errors as `plan`."""
-        around = self.around(profile)
+        """Plan the recorded steps, by phase; errors as `plan`."""
+        around = self.exchange_code_times(profile)
         unlike = {objects_of(step): step for phase in profile.phases for step in phase.steps}
         plans = {objects: self.plan(step, around) for objects, step in unlike.items()}
         return [[plans[objects_of(step)] for step in phase.steps] for phase in profile.phases]
 
     def _placed(self, work: BucketWork) -> BucketWork:
         if self._training.encode_on == "communicator" and not self._in_turn:
-            return in_its_stream(work)
+            return in_collectives_stream(work)
         return work
 
     def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
-        """Turn computations into durations; every worker sends one payload."""
+        """Convert computations to durations; every worker sends one payload."""
         if len(exchange.computes) != len(exchange.collectives) + 1:
             raise InternalError(
                 f"bucket {bucket}: {len(exchange.computes)} computations around "
@@ -184,13 +184,13 @@ class Planner:
 
 
 class GroupPlanner:
-    """Planner of steps on a cluster of groups, each with a `Planner` of its own."""
+    """Builder of step plans for a cluster of groups, each of which has its own `Planner`."""
 
     def __init__(self, counts: Sequence[int], planners: Sequence[Planner]) -> None:
         self._counts, self._planners = counts, planners
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
-        """Plans as from `Planner.steps`."""
+        """Plan the recorded steps, as `Planner.steps`."""
         unlike = {planner: planner.steps(profile) for planner in dict.fromkeys(self._planners)}
         if len(unlike) == 1:
             return unlike[self._planners[0]]
@@ -208,7 +208,7 @@ class GroupPlanner:
                     replace(
                         own,
                         behind=first.behind,
-                        held=_longest([work.held for work in works]),
+                        exit_delays=_longest([work.exit_delays for work in works]),
                         server_times=_longest([work.server_times for work in works]),
                     )
                     for own, first, *works in zip(
@@ -225,13 +225,13 @@ class GroupPlanner:
 
 
 def _work(plan: StepPlan) -> Picoseconds:
-    """Passes and jobs of a step."""
+    """Return the total duration of a step's passes and jobs."""
     jobs = (job for work in plan.buckets for job in (*work.before, *work.after))
     return plan.accumulation * plan.compute.total + sum(job.duration for job in jobs)
 
 
 def _longest(times: Sequence[tuple[Picoseconds, ...]]) -> tuple[Picoseconds, ...]:
-    """Longest of each place, where there are any."""
+    """Return the elementwise maximum of the tuples that are not empty."""
     return tuple(map(max, zip(*filter(None, times), strict=True)))
 
 
@@ -240,9 +240,9 @@ def planner_of(
     compute: ComputeTimes,
     training: Training,
     prices: PriceList | None = None,
-    together: Together | None = None,
+    together: EvenCollectiveTimes | None = None,
 ) -> Planner | GroupPlanner:
-    """Planner for a cluster with or without groups; arguments as `Planner`'s."""
+    """Return the planner of a cluster with or without groups; arguments as `Planner`'s."""
     prices, together = prices or PriceList(cluster.device), together or _together(cluster, training)
     if not cluster.groups:
         return Planner(cluster, compute, training, prices, together)
@@ -252,7 +252,7 @@ def planner_of(
             cluster.all_like(number),
             compute.of_group(number),
             training,
-            prices if device is cluster.device else prices.beside(device),
+            prices if device is cluster.device else prices.for_device(device),
             together,
         )
         for number, device in ((number, cluster.groups[number].device) for number in set(first))
@@ -261,7 +261,7 @@ def planner_of(
 
 
 def first_alike(cluster: Cluster, compute: ComputeTimes) -> list[int]:
-    """For each group the first one with its device and passes: only their links differ."""
+    """Return for each group the first group with the same device and passes."""
     passes = [compute.of_group(number) for number in range(len(cluster.groups))]
     return [
         next(
@@ -275,23 +275,23 @@ def first_alike(cluster: Cluster, compute: ComputeTimes) -> list[int]:
 
 @lru_cache(maxsize=1 << 12)
 def streaming(nbytes: int) -> Compute:
-    """Bytes read or written once; one object, of which a `PriceList` knows the price."""
+    """Return a computation that reads or writes bytes once; cached, for `PriceList`'s cache."""
     cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
     return Compute(stage="encode", fixed=(cost,))
 
 
 def objects_of(step: Step) -> tuple[int, ...]:
-    """The exchanges' identities, equal for steps of equal ones (`clocks.with_one_of_each`)."""
+    """Return a step's exchanges' identities; equal steps share them (`with_shared_objects`)."""
     return tuple(map(id, step.exchanges))
 
 
 def kinds_of(exchange: Exchange) -> list[Kind]:
-    """Kinds of an exchange's computations, encode or decode."""
+    """Return the kind of each computation of an exchange: encode or decode."""
     return ["decode" if each.stage == "decode" else "encode" for each in exchange.computes]
 
 
-def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
-    """An exchange with its code: half before the first collective, half after the last."""
+def with_code_time(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
+    """Add the framework's code: half before the first collective, half after the last."""
     if not around or not work.collectives:
         return work
     before = around // 2
@@ -301,29 +301,29 @@ def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
     return replace(work, before=(packing, *work.before), after=(*work.after[:-1], unpacked))
 
 
-def in_its_stream(work: BucketWork) -> BucketWork:
-    """An exchange computed in its collectives' stream: each rank leaves a collective when the
-    computation after it is done. (What precedes the first counts behind it.)"""
+def in_collectives_stream(work: BucketWork) -> BucketWork:
+    """Move an exchange's computations to the stream of its collectives: a rank leaves a collective
+    when the computation after it is done. (The one before the first also counts after it.)"""
     if not work.collectives:
         return work
-    held = [job.duration for job in work.after]
-    held[0] += sum(job.duration for job in work.before)
+    exit_delays = [job.duration for job in work.after]
+    exit_delays[0] += sum(job.duration for job in work.before)
     return replace(
         work,
         before=tuple(replace(job, duration=0) for job in work.before),
-        held=tuple(held),
+        exit_delays=tuple(exit_delays),
         after=tuple(replace(job, duration=0) for job in work.after),
     )
 
 
-def shared(cluster: Cluster, training: Training) -> Fraction:
-    """Factor on forward and backward from their code and the other devices of a node."""
+def pass_slowdown(cluster: Cluster, training: Training) -> Fraction:
+    """Return the factor on forward and backward for their code and the node's other devices."""
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
     alone = cluster.devices_per_node == 1 or by_cores
     return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)
 
 
-def _together(cluster: Cluster, training: Training) -> Together:
+def _together(cluster: Cluster, training: Training) -> EvenCollectiveTimes:
     from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
 
-    return Together(cluster, training, CollectiveMemo.of(cluster))
+    return EvenCollectiveTimes(cluster, training, CollectiveMemo.of(cluster))

@@ -1,14 +1,14 @@
-"""Training with a compressor on a cluster: from traffic profile to seconds.
+"""Seconds per iteration of training with a compressor on a cluster, from a traffic profile.
 
-The period is simulated again and again, with all that an iteration leaves for the next: skew from
-local steps is paid at the synchronisation. Place i of a period has the phase of
-`TrafficProfile.order`; the k-th step of a phase over all periods does what its recorded step k mod
-n did, so all n occur equally often. A round (`Schedule`) is as many periods as that takes for all
-phases; one of more than `LONGEST` steps is cut to the fewest periods with every recorded step.
+A method's steps repeat with a period. Step i of a period belongs to the phase that
+`TrafficProfile.order` names; the phase's n recorded steps are used in turn, so all occur equally
+often. A round (`Schedule`) is the number of periods after which all phases are at their first
+recorded step again; if it has more than `LONGEST` steps, it is cut to the fewest periods that have
+every recorded step. Rank skew carries over from one iteration to the next.
 
 The mean is over whole rounds (`averages.py`), in exact rationals until the end. With equal ranks,
-ready batches and nothing random it is the weighted mean of the steps by themselves. Batch means
-estimate the error of random ones (`luck.py`).
+ready batches and no randomness it is the weighted mean of the single steps. For random iterations
+batch means estimate the standard error (`luck.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gcsim.simulator.steps.step_plan import GradientScatter, Span, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Phase, TrafficProfile
 
-LONGEST = 2000  # steps of a round in which all recorded steps of a phase occur equally often
+LONGEST = 2000  # most steps of a round that has all recorded steps of a phase equally often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +57,15 @@ class Prediction:
     input: float  # the device waits for a batch
     iteration_p5: float | None
     iteration_p95: float | None
-    """Smallest iterations that 5 %, 95 % of the rank's do not exceed; None if nothing varies."""
+    """5th and 95th percentile of the rank's iterations; None if they do not vary."""
     iteration_error: float | None
     """Standard error of `iteration`; None where nothing is random, or for a single iteration."""
     iterations: int | None = None  # iterations in the means; None if all are equal
-    batches: tuple[float, ...] = ()  # batch means behind the error (`luck.Luck`), if any
+    batches: tuple[float, ...] = ()  # batch means from which the error is estimated (`luck.Luck`)
     algorithms: tuple[str, ...]  # sorted titles of the collective algorithms used
     sample_phase: str
     spans: tuple[Span, ...]
-    """A step of the most frequent communicating phase, from its first rank's begin on."""
+    """Spans of a step of the most frequent communicating phase, from its first rank's begin."""
 
 
 def predict(
@@ -81,10 +81,10 @@ def predict(
 ) -> Prediction:
     """Simulate the profile's traffic on the cluster.
 
-    `compute`: a worker's forward and backward pass of a micro-batch (`training_times`); `seed`: of
-    all random times; `spans=False` saves another simulation of all ranks; `averager`: of earlier
-    predictions with the same training, seed and cluster, on any device; `prices`: the device's, if
-    at hand. Raises `InputError` when the device has no price for a kernel, or beyond the clock.
+    `compute`: a worker's forward and backward pass of a micro-batch (`training_times`); `seed` is
+    for all random times; `spans=False` saves another simulation of all ranks; `averager` may come
+    from a prediction with the same training, seed and cluster (on any device), `prices` from one on
+    the same device. Raises `InputError` for a kernel without a price, or a time beyond the clock.
     """
     profile = as_collectives(profile, cluster)
     averager = averager or Averager(cluster, training, seed)
@@ -94,7 +94,7 @@ def predict(
     random = _random(schedule, cluster, training)
     batches = batch_means(average.iterations, len(schedule)) if random else ()
     means = {"iteration": average.iteration, **average.parts}
-    # The first of equals. A local step shows nothing of how a method communicates.
+    # The first of equally frequent phases; a local step would not show the communication.
     sample = max(profile.phases, key=lambda phase: (_communicates(phase), phase.count))
     return Prediction(
         workers=cluster.workers,
@@ -111,10 +111,10 @@ def predict(
 
 
 def schedule_of_period(profile: TrafficProfile, planner: Planner | GroupPlanner) -> Schedule:
-    """Plans of the recorded steps in the period's order; push-pulls are already replaced."""
+    """Plan the recorded steps in the period's order; push-pulls are already collectives."""
     plans = planner.steps(profile)
     if not any(_overlaps(plan) for of_phase in plans for plan in of_phase):
-        # a second slot is never taken, and message by message it would take far longer to say so
+        # the second slot is never used, and simulating single messages would take far longer
         plans = [[replace(plan, slots=1) for plan in of_phase] for of_phase in plans]
     first = list(accumulate((len(of_phase) for of_phase in plans), initial=0))
     numbers: dict[StepPlan, int] = {}
@@ -126,12 +126,12 @@ def schedule_of_period(profile: TrafficProfile, planner: Planner | GroupPlanner)
 
 
 def _overlaps(plan: StepPlan) -> bool:
-    """Whether two of its collectives may run at a time: one bucket's never do."""
+    """Whether two collectives may run at a time: only those of different buckets can."""
     return sum(bool(bucket.collectives) for bucket in plan.buckets) > 1
 
 
 def phase_order(profile: TrafficProfile) -> Sequence[int]:
-    """Phase at each place in the period."""
+    """Return the phase of each step of the period."""
     counts = [phase.count for phase in profile.phases]
     order = profile.order or [n for n, count in enumerate(counts) for _ in range(count)]
     if [order.count(number) for number in range(len(counts))] != counts or (
@@ -142,7 +142,7 @@ def phase_order(profile: TrafficProfile) -> Sequence[int]:
 
 
 def _steps(order: Sequence[int], steps: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Phase and step of a whole round; phase n has `steps[n]` different steps."""
+    """Yield phase and recorded step of a whole round; phase n has `steps[n]` recorded steps."""
     counts = [order.count(number) for number in range(len(steps))]
     pairs = list(zip(counts, steps, strict=True))
     periods = math.lcm(*(step // math.gcd(step, count) for count, step in pairs))
@@ -155,19 +155,19 @@ def _steps(order: Sequence[int], steps: Sequence[int]) -> Iterable[tuple[int, in
 
 
 def _shown(profile: TrafficProfile, phase: Phase) -> int:
-    """First iteration of a phase, except iteration 0."""
+    """Return the first iteration of a phase, except iteration 0."""
     number, order = profile.phases.index(phase), phase_order(profile)
     return next(n for n in range(1, len(order) + 1) if order[n % len(order)] == number)
 
 
 def _percentile(average: Average, share: Fraction) -> float:
-    """Shortest iteration, in seconds, that at least this share of them does not exceed."""
+    """Return the shortest iteration, in seconds, that at least this share does not exceed."""
     times = np.sort(average.iterations)
     return int(times[math.ceil(share * len(times)) - 1]) / PS_PER_SECOND
 
 
 def _random(schedule: Schedule, cluster: Cluster, training: Training) -> bool:
-    """Whether paces or messages' delays are drawn."""
+    """Whether the ranks' slowdowns or the messages' delays are random."""
     noise = training.noise
     if noise is not None and (noise.variation or noise.slow_probability):
         return True
@@ -183,10 +183,10 @@ def _communicates(phase: Phase) -> bool:
 
 
 def carriers(profile: TrafficProfile, cluster: Cluster) -> dict[CollectiveRecord, str]:
-    """Title of the algorithm of each of the profile's collectives."""
+    """Return the title of the algorithm of each of the profile's collectives."""
     if cluster.workers == 1:
         return {}
-    records = {  # many buckets ask for the same
+    records = {  # many buckets have the same record
         record
         for phase in profile.phases
         for step in phase.steps

@@ -1,4 +1,4 @@
-"""Push-pulls without a parameter server, as Gloo, NCCL and MPI carry them.
+"""Push-pulls by collectives of Gloo, NCCL and MPI, without a parameter server.
 
 | way                | collectives                         | the server's computation          |
 |--------------------|-------------------------------------|-----------------------------------|
@@ -7,13 +7,13 @@
 | all_gather         | all-gather of the whole payloads    | each rank's, all of it, before it |
 |                    |                                     | decodes what it would have pulled |
 
-The workers' devices compute. The first way is for methods whose server treats each element, or
-block, by itself, the second for all others (`requests.WithoutServer`). Payloads of unequal length
-are preceded by lengths of 8 bytes.
+The workers' devices do the server's computation. The first way is for methods whose server treats
+each element or block independently, the second for all others (`requests.WithoutServer`). If
+payloads differ in length, their lengths of 8 bytes are exchanged first.
 
-Assumptions: stripes are 1 / p of a payload to the byte, whatever its tensors; repeated headers or
-scales are not counted. A stripe pays all launches of the server's kernels and 1 / p of their bytes
-and FLOPs, as with p servers.
+Assumptions: stripes are 1 / p of a payload to the byte, regardless of its tensors; repeated headers
+or scales do not count. Each stripe costs all launches of the server's kernels and 1 / p of their
+bytes and FLOPs, as with p servers.
 
 Source: DeepSpeed, runtime/comm (compressed_allreduce: all-to-all of chunks, average and compress
 anew, all-gather), which H. Tang et al. 2021 (ICML), "1-bit Adam", describe as their MPI backend.
@@ -41,7 +41,7 @@ _NOTHING = Compute(stage="encode", fixed=())
 
 
 def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
-    """Way that carries a push-pull on the cluster, never "auto"."""
+    """Return the way in which the cluster carries a push-pull; never "auto"."""
     asked = cluster.collectives.push_pull
     if asked == "auto" and cluster.servers:
         return SERVED
@@ -49,7 +49,7 @@ def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
 
 
 def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, ...]:
-    """Ways that carry a method's push-pulls, and the servers' for other requests."""
+    """Return the ways that carry a method's push-pulls; servers also if others go through them."""
     found: dict[PushPullAlgorithm, None] = {}
     for record in _records(profile):
         if record.kind == "push_pull":
@@ -60,9 +60,8 @@ def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, 
 
 
 def as_collectives(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
-    """The profile with the cluster's collectives in place of push-pulls, and its stages
-    timed on a device named; the same object if nothing changes. Independent of the number of
-    workers."""
+    """Replace push-pulls by the cluster's collectives, and name the stages that were timed on a
+    device; return the same object if nothing changes. Does not depend on the number of workers."""
     stages = dict(cluster.device.stages)
     for group in cluster.groups:
         stages |= group.device.stages
@@ -73,7 +72,7 @@ def as_collectives(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
 
 
 def by_servers(profile: TrafficProfile) -> TrafficProfile:
-    """The profile with all-reduces through parameter servers."""
+    """Return the profile with all-reduces through parameter servers."""
 
     def served(exchange: Exchange, phase: Phase) -> Exchange:
         records = [
@@ -91,7 +90,7 @@ def _records(profile: TrafficProfile) -> Iterator[CollectiveRecord]:
 
 
 def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:
-    """Computations and collectives in turn, as in `Exchange`."""
+    """Replace an exchange's push-pulls; computations and collectives alternate."""
     computes = [exchange.computes[0]]
     collectives: list[CollectiveRecord] = []
     servers: list[Compute | None] = []
@@ -130,7 +129,7 @@ def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:
 
 
 def _one(first: Compute | None, then: Compute) -> Compute:
-    """Both computations as one."""
+    """Return both computations as one."""
     if first is None:
         return then
     return replace(

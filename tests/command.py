@@ -16,9 +16,6 @@ from typer.testing import CliRunner, Result
 from gcsim.cli.app import _command, _main, app
 
 Finished = subprocess.CompletedProcess[str]
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""For runs of minutes, beside which others run; profiles are kept by the number of threads, and
-those of the main job are looked for by tests that have one."""
 _SHOWS = ("GCSIM_DEBUG", "COLUMNS")
 
 
@@ -74,7 +71,7 @@ def draw_none(patch: pytest.MonkeyPatch) -> None:
 def advise_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let runs seek no break-evens, changes and limits, and keep none: that takes seconds."""
     patch.setattr("gcsim.analysis.advice.advice._findings", lambda *_: None)
-    patch.setattr("gcsim.scenarios.running.kept.findings", lambda *_: None)
+    patch.setattr("gcsim.scenarios.running.result_cache.findings", lambda *_: None)
 
 
 def as_a_user(cache: Path) -> dict[str, str]:

@@ -23,6 +23,7 @@ import pytest
 from tests.analysis.trace_rules import checked
 from tests.command import Finished, advised
 from tests.command import gcsim as in_this_process
+from tests.process import printed
 
 ALL = ("none", "fp16", "randomk", "topk", "qsgd", "variance", "powersgd", "qsparse_local_sgd")
 SCENARIO = """\
@@ -50,11 +51,6 @@ def write_scenario(
         SCENARIO.format(gradients=gradients, devices=devices, compressors=", ".join(compressors))
     )
     return path
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
@@ -98,18 +94,11 @@ def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
         "result = run(load_scenario('small.yaml', ['cluster.network.bandwidth=1 Gbit/s']))\n"
         "print(len(result.rows), 'torch' in sys.modules)"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=done,
-        env={**os.environ, "GCSIM_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout.split() == ["24", "False"]  # another network: no compressor ran
+    shown = printed("-c", code, folder=done, GCSIM_CACHE_DIR=str(cache))
+    assert shown.split() == ["24", "False"]  # another network: no compressor ran
     options = ("-q", "-o", "again")
-    shown = advised("run", "small.yaml", *options, folder=done, GCSIM_CACHE_DIR=str(cache))
-    assert shown.returncode == 0, shown.stderr
+    ended = advised("run", "small.yaml", *options, folder=done, GCSIM_CACHE_DIR=str(cache))
+    assert ended.returncode == 0, ended.stderr
     first, again = results(done), results(done, "again")
     assert first.pop("wall") != again.pop("wall")
     came = [each["provenance"].pop("from_cache") for each in (first, again)]

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gcsim.compressors.registry import REGISTRY
-from tests.command import ONE_THREAD, as_a_user
+from tests.process import printed
 
 pytestmark = pytest.mark.long
 
@@ -21,17 +19,14 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory, main_job_cache: Path) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("main")
-    shown = subprocess.run(
-        [sys.executable, "-m", "gcsim", "run", "alexnet_32node", "--json", "-q"],
-        cwd=folder,
-        env=as_a_user(main_job_cache) | ONE_THREAD,
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
-    document: dict[str, Any] = json.loads(shown.stdout)
+    return ran("alexnet_32node", folder, main_job_cache)
+
+
+def ran(scenario: str, folder: Path, cache: Path) -> dict[str, Any]:
+    """Results of a scenario in a process of its own."""
+    command = ("-m", "gcsim", "run", scenario, "--json", "-q")
+    said = printed(*command, folder=folder, seconds=1500, GCSIM_CACHE_DIR=str(cache))
+    document: dict[str, Any] = json.loads(said)
     return document
 
 
@@ -81,17 +76,7 @@ def test_it_stays_within_six_gibibytes(results: dict[str, Any]) -> None:
 
 
 def test_every_compressor_runs_end_to_end(tmp_path: Path) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "gcsim", "run", "compressor_zoo", "--json", "-q"],
-        cwd=tmp_path,
-        env=as_a_user(tmp_path / "cache") | ONE_THREAD,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
-    rows = json.loads(shown.stdout)["rows"]
+    rows = ran("compressor_zoo", tmp_path, tmp_path / "cache")["rows"]
     assert {row["compressor"] for row in rows} == set(REGISTRY)
     for row in rows:
         assert row["iteration_s"] > 0

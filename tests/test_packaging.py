@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import gcsim
+from tests.process import ROOT, printed
 
-ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("analysis", "compressors", "scenarios", "simulator", "traces")
 
 
@@ -41,10 +41,7 @@ def test_every_place_that_names_the_version_names_this_one() -> None:
 
 def test_rooms_are_importable_only_below_gcsim() -> None:
     code = f"import importlib.util as u; print([n for n in {ROOMS} if u.find_spec(n)])"
-    shown = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, cwd="/"
-    )
-    assert shown.stdout.strip() == "[]"
+    assert printed("-P", "-c", code, folder=Path("/")) == "[]\n"
 
 
 def test_modules_carry_the_path_of_their_room() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from tests.process import printed
 
 FACES = ("gcsim", "gcsim.compressors", "gcsim.analysis.validation", "gcsim.simulator.collectives")
 
@@ -58,5 +58,4 @@ def test_a_compressor_is_defined_without_torch_and_without_compiling() -> None:
         "assert Inherits.Parameters is Mine\n"
         "print(sorted({'torch', 'numba', 'scipy', 'matplotlib'} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert printed("-c", code) == "[]\n"

@@ -26,9 +26,9 @@ from gcsim.analysis.report.sections import HALF
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError, did_you_mean
 from gcsim.files import replacing
-from gcsim.scenarios.advice.asked import Asked
-from gcsim.scenarios.advice.break_even import links_together, rate_key
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import Question
+from gcsim.scenarios.advice.slowest_link import nearest_link
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.ranges import interval
@@ -108,14 +108,15 @@ def _axis(text: str, scenario: Scenario) -> Axis:
     cluster = scenario.cluster
     own: float | None = None
     key, title, unit, share = name, name, "", 1
-    holder = "network" if cluster.nodes > 1 else "intra_node"
-    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
-    if name in ("bandwidth", "latency") and rate_key(scenario) is None:
+    near = nearest_link(cluster)
+    link, holder = near.link, near.holders[0].removeprefix("cluster.")
+    single = cluster.workers > 1 and not cluster.groups and not near.no_one_rate
+    if name in ("bandwidth", "latency") and not single:
         message = f"the {holder} of this scenario has no single {name} to change"
         raise InputError(message, place="--map", hint="try --map nodes,gpus")
     if name == "bandwidth":
         key, title, unit = f"cluster.{holder}.bandwidth", f"{holder}: bandwidth", "bit/s"
-        own, share = 8 * float(link.bandwidth), links_together(scenario)
+        own, share = 8 * float(link.bandwidth), near.count
     elif name == "latency":
         key, title, unit = f"cluster.{holder}.latency", f"{holder}: latency", "s"
         own = float(link.latency)
@@ -166,11 +167,11 @@ def _ascending(text: str, low: float, high: float, unit: str) -> tuple[float, fl
     return low, high, unit
 
 
-def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
+def mapped(question: Question, text: str, *, progress: Progress | None = None) -> Map:
     """Map over two settings; raises `InputError`."""
     watcher = progress or SilentProgress()
-    x, y = axes_of(text, asked.scenario)
-    engine = Engine(asked, progress=watcher)
+    x, y = axes_of(text, question.scenario)
+    engine = Engine(question, progress=watcher)
     verdict = largest_verdict(engine.result())
     if verdict.dense is None:
         raise InputError("a map needs uncompressed training", hint="add a compressor `none`")
@@ -187,7 +188,9 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
             found = engine.rows((x.setting(value), y.setting(other)), labels, draws=draws)
             if found is None:
                 problem = f"{x.setting(value)} with {y.setting(other)} cannot be run"
-                raise InputError(problem, place="--map", hint="run gcsim run --set to see why")
+                raise InputError(
+                    problem, place="--map", hint="run it with gcsim run --set to see why"
+                )
             task.advance(4 if draws else 1)
             rows = [found[label] for label in labels]
             if not draws:
@@ -260,7 +263,7 @@ def _line(values: Values, at: Values, to: Values) -> Values:
     return found
 
 
-def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None = None) -> Map:
+def draw_map(question: Question, text: str, path: Path, *, progress: Progress | None = None) -> Map:
     """Write the map in the format of the path's suffix; raises `InputError`."""
     if path.suffix not in FORMATS:
         raise InputError(
@@ -268,9 +271,9 @@ def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None =
             place=str(path),
             hint=f"let it end in {', '.join(FORMATS)}",
         )
-    found = mapped(asked, text, progress=progress)
+    found = mapped(question, text, progress=progress)
     with settings(), replacing(path) as temporary:
-        save(map_figure(found, asked.scenario), temporary, path.suffix[1:])
+        save(map_figure(found, question.scenario), temporary, path.suffix[1:])
     return found
 
 

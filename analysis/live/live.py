@@ -231,7 +231,7 @@ def fit_host(observations: Sequence[Observation], cores: int) -> Host:
     rows, works = [], []
     for seen, traffic, alone in handled:
         if not traffic.copied:
-            row = [unit.work(traffic).beside / PS_PER_SECOND for unit in units]
+            row = [unit.work(traffic).concurrent / PS_PER_SECOND for unit in units]
             work = work_of(free, alone, picoseconds(seen.seconds)) / PS_PER_SECOND
             rows.append(np.array(row) / seen.seconds)
             works.append(work / seen.seconds)
@@ -241,7 +241,7 @@ def fit_host(observations: Sequence[Observation], cores: int) -> Host:
     copies, rests = [], []
     for seen, traffic, alone in handled:
         if traffic.copied:
-            expected = host.together(alone, host.work(traffic).beside) / PS_PER_SECOND
+            expected = host.combined_time(alone, host.work(traffic).concurrent) / PS_PER_SECOND
             unit = replace(free, per_copied_byte=Fraction(1, _BYTES))
             copies.append(unit.work(traffic).after / PS_PER_SECOND / seen.seconds)
             rests.append((seen.seconds - expected) / seen.seconds)
@@ -263,7 +263,7 @@ def _digits(value: float) -> Fraction:
 def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
     """Largest W with `host.together(alone, W)` at most `total`, or 0."""
     works = range(max(total, 0) + 1)  # T(N, W) is at least W
-    return max(0, bisect_right(works, total, key=partial(host.together, alone)) - 1)
+    return max(0, bisect_right(works, total, key=partial(host.combined_time, alone)) - 1)
 
 
 def _points(

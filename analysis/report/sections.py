@@ -274,8 +274,8 @@ def _seeds(row: Row) -> str:
 
 
 def _pays(advice: Recommendation) -> list[str]:
-    if why := advice.findings.no_one_rate:
-        return [f"not computed, nor twice the bandwidth: {why}"]
+    if why := advice.findings.no_break_even:
+        return [f"not computed: {why}"]
     named = {row.label for row in (advice.use, advice.safe, advice.to_try) if row is not None}
     known = advice.findings.break_even
     ends = [one for one in known if one.rate is not None]
@@ -292,7 +292,9 @@ def _pays(advice: Recommendation) -> list[str]:
         found.append(f"{listed(never)} never on {advice.workers} workers")
     shown = [*ends, *always]
     ranges = " (80 % range)" if any(one.low != one.high for one in shown) else ""
-    return [f"faster than dense at this link's goodput{ranges}:", *found] if found else []
+    slowest = advice.findings.slowest
+    at = f"these rates of {slowest}" if slowest else "this link's goodput"
+    return [f"faster than dense at {at}{ranges}:", *found] if found else []
 
 
 def _end(one: BreakEven) -> str:
@@ -360,12 +362,13 @@ def _limit(advice: Recommendation) -> list[str]:
     first = [row for row in (advice.verdict.dense, advice.use) if row is not None]
     limits = advice.findings.limits
     link = "bus" if advice.result.rows[-1].nodes == 1 else "network"
-    rest = other_causes(advice.result.scenario, link) if limits else ""
+    slowest = advice.findings.slowest
+    rest = other_causes(advice.result.scenario, link, slowest) if limits else ""
     kinds = {row.label: row.compressor for row in first}
     training: Any = advice.result.scenario.get("training", {})
     code = COPIES if training.get("strategy") in _RESHARDS else HOOKS
     found = [
-        limited(label, limits[label], link, rest, code if kind == DENSE else None)
+        limited(label, limits[label], link, slowest, rest, code if kind == DENSE else None)
         for label, kind in kinds.items()
         if label in limits
     ]
@@ -379,25 +382,31 @@ HOOKS, COPIES = "in gradient hooks and bucket copies", "copying weights and grad
 """Code of dense training beside its passes, with DDP and FSDP."""
 
 
-def limited(label: str, one: Limits, link: str, rest: str, code: str | None) -> str:
+def limited(  # noqa: PLR0917 - parts of one sentence
+    label: str, one: Limits, link: str, slowest: str, rest: str, code: str | None
+) -> str:
     """ "PowerSGD spends 22 % of its time waiting for the network (bandwidth 20 %), 4 % encoding";
-    `rest` causes the wait that neither a faster rate nor no latency would shorten."""
+    `slowest` as in `Findings`, `rest` causes the wait that neither a faster rate nor no latency
+    would shorten."""
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
     found: list[tuple[float, str]] = []
     if one.waits_s > _NAMED * whole:
         other = one.waits_s - max(0.0, one.bytes_s) - max(0.0, one.latency_s)
+        of = f" of {slowest}" if slowest else ""
         parts = (
-            ("bandwidth", one.bytes_s, _NAMED),
-            ("latency", one.latency_s, _NAMED),
+            (f"bandwidth{of}", one.bytes_s, _NAMED),
+            (f"latency{of}", one.latency_s, _NAMED),
             (rest, other, _OTHER),
         )
         split = bool(one.bytes_s or one.latency_s)  # no one rate sets the time of unlike nodes
         known = [(word, value) for word, value, least in parts if split and value > least * whole]
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s and known[0][0] != rest
         each = " alone" if other < -_NAMED * whole else ""  # savings that overlap
-        of = ", ".join(f"{word}{each} {percent(value / whole)}" for word, value in known)
-        cause, behind = ("'s " + known[0][0], "") if alone else ("", f" ({of})" if known else "")
-        found.append((one.waits_s, f"waiting for the {link}{cause}{behind}"))
+        causes = ", ".join(f"{word}{each} {percent(value / whole)}" for word, value in known)
+        cause = f"the {link} ({causes})" if known else f"the {link}"
+        if alone:
+            cause = f"the {known[0][0]}" if slowest else f"the {link}'s {known[0][0]}"
+        found.append((one.waits_s, f"waiting for {cause}"))
     codes = [(one.encode_s, "encoding"), (one.decode_s, "decoding")]
     if code:
         codes = [(one.encode_s + one.decode_s, code)]
@@ -408,9 +417,9 @@ def limited(label: str, one: Limits, link: str, rest: str, code: str | None) -> 
     return f"{short(label)} spends {', '.join(said)}" if found else ""
 
 
-def other_causes(scenario: Mapping[str, Any], link: str) -> str:
+def other_causes(scenario: Mapping[str, Any], link: str, slowest: str) -> str:
     """Causes of a wait for a link beside its bandwidth and latency: "Gloo's calls, copies and
-    sums"."""
+    sums"; `slowest` as in `Findings`."""
     cluster, training = scenario["cluster"], scenario["training"]
     transport = cluster["collectives"]["transport"]
     library = "the library" if transport in ("textbook", "custom") else carrier(transport, None)
@@ -420,7 +429,9 @@ def other_causes(scenario: Mapping[str, Any], link: str) -> str:
     slow = "groups" in cluster or {"slow_nodes", "slow_workers"} & {*training}
     more = {
         "the bus": link == "network" and cluster["devices_per_node"] > 1,
-        "the uplinks": "racks" in cluster,
+        "the NICs": "uplinks" in slowest,
+        "the uplinks": "racks" in cluster and "uplinks" not in slowest,
+        "the other NICs": "nodes" in slowest,
         "the servers": "servers" in cluster["collectives"],
         "the slowest rank": chances or slow,
     }

@@ -297,7 +297,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
         notes.append(
-            f"to target: speedup to {target}, with the range for a further seed; -: not trained, "
+            f"to target: speedup to {target}, with the range for another seed; -: not trained, "
             "or not reached. speedup: per iteration."
         )
     return notes

@@ -9,7 +9,7 @@ from gcsim.analysis.report.numbers import percent, significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
 from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.uncertainty.close_pairs import TIE
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 from gcsim.simulator.training import DENSE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
@@ -51,12 +51,15 @@ def uncompressed(found: Verdict) -> str:
 
 
 def chance_of(probability: float, draws: int) -> str:
-    """ ", faster in 98 % of draws", "at least 99 %" at the bound of `doubted`; certainty without
-    draws is ""."""
+    """ ", faster in 98 % of draws", "at least 99 %" at `as_probability`'s bound; "" for certainty
+    without draws."""
     share = percent(probability)
     if draws <= 1:
         return f", {share} likely to be faster" if 0 < probability < 1 else ""
-    ends = (("at least ", probability >= doubted(1)), ("at most ", probability <= doubted(0)))
+    ends = (
+        ("at least ", probability >= as_probability(1)),
+        ("at most ", probability <= as_probability(0)),
+    )
     bound = "".join(word for word, reached in ends if reached)
     return f", faster in {bound}{share} of draws"
 

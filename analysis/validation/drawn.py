@@ -50,11 +50,11 @@ def in_worlds(
         tuple(one.name for one in inputs),
     )  # fmt: skip
     about = Approximation(
-        Drawn(cluster, training, inputs, worlds.beside_stated(inputs)),
+        Drawn(cluster, training, inputs, worlds.with_stated(inputs)),
         cluster.nodes, training, compute["stated"], [carried],
-        prices=PriceList(cluster.device), seed=_SEED, held=_HELD.get(key),
+        prices=PriceList(cluster.device), seed=_SEED, collective_times=_HELD.get(key),
     )  # fmt: skip
-    _HELD[key] = about.held
+    _HELD[key] = about.collective_times
     times = about.iteration(carried)
     seconds: NDArray[np.float64] = exact * times[1 : 1 + DRAWS] / times[0]
     return seconds
@@ -69,7 +69,7 @@ def passes_of(
     for end in ("fastest", "slowest"):
         other = device.at(kernels="fastest", training=end)
         share = float(step_time(facts, other, precision).seconds) / stated
-        found[end] = compute.times(Fraction(share).limit_denominator(10**6))
+        found[end] = compute.scaled(Fraction(share).limit_denominator(10**6))
     return found
 
 

@@ -107,7 +107,7 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
         if fitted > MOST_FITTED * len(own):
             raise _wrong(
                 suite,
-                f"{fitted} of the {len(own)} points of {name!r} serve the fit, more than a third",
+                f"{fitted} of the {len(own)} points of {name!r} are fitted, more than a third",
             )
 
 
@@ -127,7 +127,7 @@ def _check_freedom(suite: Suite, findings: Findings) -> None:
         raise _wrong(
             suite,
             f"{plural(len(solved), 'factor')} fitted on {plural(rows, 'point')}, "
-            "more than two on three",
+            "more than two per three points",
         )
 
 

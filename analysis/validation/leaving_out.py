@@ -37,7 +37,7 @@ from gcsim.analysis.validation.suite import Point
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.discrepancy import FILE, Widths, shipped
 from gcsim.scenarios.uncertainty.worlds import draw
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 from gcsim.simulator.training import DENSE
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def _left_out(found: Misses, source: str, *, stated: bool) -> LeftOut:
         gains=len(gains),
         gains_held=float(_within(places(gains, known.compressed)).mean()) if len(gains) else 0.0,
         pays=tuple(
-            (doubted(p), one.measured > 0)
+            (as_probability(p), one.measured > 0)
             for p, one in zip(said, own.gains, strict=True)
             if abs(math.exp(one.measured) - 1) >= TIE
         ),

@@ -33,13 +33,13 @@ def advise(
     nics: Annotated[str | None, option("--nics N", "NICs per node. Default: 1.")] = None,
     group: Annotated[
         list[str] | None,
-        option("--group NODES", 'Unlike nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
+        option("--group NODES", 'One kind of nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
     ] = None,
     network: Annotated[
         str | None, option("--network LINK", '"25 Gbit/s", or a name from gcsim list links.')
     ] = None,
     parameters: Annotated[
-        str | None, option("--parameters N", "Size instead of --model, e.g. 110M.")
+        str | None, option("--parameters N", "A size instead of --model, e.g. 110M.")
     ] = None,
     precision: Annotated[
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16.")
@@ -58,10 +58,11 @@ def advise(
         str | None, option("--checkpointing NAME", "none, selective or full.")
     ] = None,
     batch_size: Annotated[
-        str | None, option("--batch-size N", "Samples per GPU. Default: 32, or 4096 tokens.")
+        str | None, option("--batch-size N", "Samples per GPU. Default: 32, or 4,096 tokens.")
     ] = None,
     cost: Annotated[
-        str | None, option("--cost-per-hour X", "Price per node, to show savings in money.")
+        str | None,
+        option("--cost-per-hour X", "Price per node and hour, to show savings in money."),
     ] = None,
     per_bucket: Annotated[
         bool, option("--per-bucket", "Also show the gain of one method per bucket.")
@@ -91,8 +92,8 @@ def advise(
     from gcsim.analysis.advice.advice import advice
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit_exactly, note, note_next, width
-    from gcsim.scenarios.advice.asked import Words, asked, number
-    from gcsim.scenarios.advice.asked import option as called
+    from gcsim.scenarios.advice.question import Words, ask, number
+    from gcsim.scenarios.advice.question import option as called
     from gcsim.scenarios.checks.fits import DoesNotFitError
 
     words = Words(
@@ -114,13 +115,13 @@ def advise(
     )
     wide, given, misfit, cures = min(width(), 100), list(sets or ()), None, list[str]()
     with users_code():
-        question = asked(source, words, given, seed, called=called)
+        question = ask(source, words, given, seed, called=called)
         try:
             question.scenario  # noqa: B018  # its mistakes come first
         except DoesNotFitError as error:
             misfit, cures = error, [] if axes is not None else list(error.misfit.sets)
             if cures:
-                question = asked(source, words, given + cures, seed, called=called)
+                question = ask(source, words, given + cures, seed, called=called)
     if misfit is not None and not cures:
         emit_exactly(unfit.to_json(misfit) if as_json else unfit.summary(misfit, width=wide))
         return

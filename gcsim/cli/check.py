@@ -59,7 +59,7 @@ _SHARE = 100
 def lines(scenario: Scenario) -> Iterator[Line]:
     """Lines that show how a scenario was understood, from the devices outwards."""
     if own_model_code(scenario):
-        yield "model", f"{scenario.model.build} is not imported or tried by check, only by a run"
+        yield "model", f"check does not import or try {scenario.model.build}; a run does"
     yield "compute", _compute(scenario)
     yield from _topology(scenario)
     yield from _training(scenario.training)
@@ -192,14 +192,14 @@ def _averages(scenario: Scenario) -> Iterator[Line]:
 def _training(training: Training) -> Iterator[Line]:
     """Settings of training that are not the usual ones."""
     if training.overlap is not None or training.exposed:
-        share = f"a bucket is exchanged after {float(training.exposed):.0%} of the rest of the"
+        share = f"a bucket waits for {float(training.exposed):.0%} of the remaining"
         yield "overlap", _OVERLAP.get(training.overlap, f"{share} backward pass")
     if training.encode_on == "side":
         slower = training.side_slowdown
         slowed = f", {times(float(slower))} as long" if slower != 1 else ""
         yield "encoding", f"on a stream parallel to the backward pass{slowed}"
     if training.encode_on == "communicator":
-        yield "encoding", "in the stream of the collectives, a bucket at a time"
+        yield "encoding", "on the collectives' stream, one bucket at a time"
     if training.concurrent_collectives > 1:
         at_a_time = training.concurrent_collectives
         yield "collectives", f"rings: {at_a_time} at a time; other algorithms: one after the other"
@@ -209,7 +209,7 @@ def _training(training: Training) -> Iterator[Line]:
         yield "optimizer", duration(float(training.optimizer))
     if training.input is not None:
         batch = duration(float(training.input.batch))
-        yield "input", f"{batch} a batch, up to {training.input.prefetch} prefetched"
+        yield "input", f"{batch} per batch, up to {training.input.prefetch} prefetched"
     if training.on_host:
         kinds = ", ".join(kind for kind in get_args(Kind) if kind in training.on_host)
         yield "on the host", f"{kinds}: the workers of a machine share its cores"

@@ -58,7 +58,7 @@ def explain(
             loaded = scenario_of(document, path, changes, seed, warn=False)
             method = loaded.compressors[0].label
     if not quiet:
-        note(f"scenario: {loaded.name} (--scenario takes another)")
+        note(f"scenario: {loaded.name} (--scenario chooses another)")
     with watching(quiet) as progress:
         found = explained(loaded, chosen(loaded, method), progress)
     if as_json:

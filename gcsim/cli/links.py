@@ -11,16 +11,16 @@ from gcsim.scenarios.sweeps.grid import written
 Rows = list[tuple[str, ...]]
 
 _CALIBRATION = {
-    "ideal": "ideal: a bound, the line rate, which no transport reaches",
+    "ideal": "ideal: the line rate, an upper bound that no transport reaches",
     "measured": "measured: on such a link",
     "estimate": "estimate: a figure was not measured, or not on such a link",
     "stated": "stated: in its file",
 }
 
 ABOUT_LINKS = (
-    "In parentheses the range of such links. Indented: the link as a transport gets it (gloo).",
+    "In parentheses: the range of such links. Indented: the link as one transport sees it (gloo).",
     "estimate: a figure was not measured, or not on such a link.",
-    "One link with its source: gcsim list links NAME. Another figure in a scenario:",
+    "One link with its source: gcsim list links NAME. To change a figure in a scenario:",
     "network: {like: NAME, latency: 20 us}",
 )
 """Notes below the tables."""
@@ -40,7 +40,7 @@ def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...]
     bounds: Rows = [
         (e["name"], rate(e["bandwidth_bytes_per_s"]), duration(e["latency_s"])) for e in ideal
     ]
-    yield "Ideal: the line rate itself, a bound", ("name", "line rate", "latency"), bounds
+    yield "Ideal: the line rate itself, an upper bound", ("name", "line rate", "latency"), bounds
 
 
 def link_details(entry: Entry) -> Iterator[tuple[str, str]]:

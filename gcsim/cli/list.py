@@ -395,8 +395,8 @@ def fit_traces(folders: list[Path], output: Path, progress: Progress) -> tuple[M
     names = [trace.facts.name for trace in traces]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        message = f"two traces are of {twice[0]!r}: a file can hold only one fit per model"
-        raise InputError(message, place="TRACE", hint="fit them to two files")
+        message = f"two traces of {twice[0]!r}: a file can hold only one fit per model"
+        raise InputError(message, place="TRACE", hint="write their fits to two files")
     with progress.task("fit", sum(len(trace.parameters) for trace in traces)) as task:
         fits = tuple(fit_trace(trace, lambda name: task.advance(note=name)) for trace in traces)
     write_fits(output, fits)
@@ -424,7 +424,7 @@ def fitted_lines(fits: tuple[ModelFit, ...], output: Path) -> list[str]:
 def layers_text(kind: Kind, name: str | None) -> str:
     """The CSV of a model's layers. Raises `InputError` for anything but a model."""
     if kind is not Kind.models or name is None:
-        message = "--layers belongs to one model"
+        message = "--layers needs the name of one model"
         hint = "write gcsim list models NAME --layers"
         raise InputError(message, place="--layers", hint=hint)
     from gcsim.traces.models.registry import shipped_model

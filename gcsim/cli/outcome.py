@@ -82,7 +82,7 @@ def _left_early(left: BaseException) -> Problem:
     what = f"sys.exit({left.code!r})" if isinstance(left, SystemExit) else type(left).__name__
     return Problem(
         place=place,
-        message=f"{what} ended the command before it was done",
+        message=f"{what} ended the command before it had finished",
         hint="raise an exception that says what is wrong, or return",
     )
 
@@ -93,7 +93,7 @@ def kept_on_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; finished trainings are stored: repeat the command to continue")
+        say("interrupted; finished training runs are stored: repeat the command to continue")
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -22,7 +22,7 @@ def plan(
         Path,
         option(
             "--offers FILE",
-            "CSV: device, gpus, nodes, network, price (node, hour) and, if several, nics.",
+            "CSV: device, gpus, nodes, network, price (per node and hour); optional: nics.",
         ),
     ],
     tokens: Annotated[str | None, option("--tokens N", "Tokens to train on: 10B, or 10e9.")] = None,
@@ -31,7 +31,7 @@ def plan(
     ] = None,
     batch: Annotated[
         str | None,
-        option("--batch N", "Largest size of a step. Default: 524288 tokens or 256 samples."),
+        option("--batch N", "Largest global batch. Default: 524288 tokens or 256 samples."),
     ] = None,
     deadline: Annotated[str | None, option("--deadline TIME", 'e.g. "3 days" or "40 h".')] = None,
     budget: Annotated[str | None, option("--budget X", "In the currency of the prices.")] = None,
@@ -58,7 +58,7 @@ def plan(
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios import catalog
-    from gcsim.scenarios.advice.asked import count_of
+    from gcsim.scenarios.advice.question import count_of
     from gcsim.scenarios.planning.choice import planned
     from gcsim.scenarios.planning.search import Job
 

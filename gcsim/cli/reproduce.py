@@ -21,8 +21,7 @@ def reproduce(
     data: Annotated[
         Path | None,
         option(
-            "--data FOLDER",
-            "Train ResNet-20 on a folder of images: train/CLASS/*.png, test/CLASS/*.png.",
+            "--data FOLDER", "Train ResNet-20 on your images: train/CLASS/*.png, test/CLASS/*.png."
         ),
     ] = None,
     steps: Annotated[
@@ -30,7 +29,7 @@ def reproduce(
     ] = None,
     jobs: JobsOption = None,
     small: Annotated[
-        bool, option("--quick", "Reduced size, in seconds; its verdicts mean little.")
+        bool, option("--quick", "Reduced size, takes seconds; its verdicts mean little.")
     ] = False,
     output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME.")] = None,
     as_json: JsonOption = False,
@@ -39,7 +38,7 @@ def reproduce(
     """Reproduce a paper's result in miniature.
 
     Reports whether a table or figure keeps its order and shape; the exit code is 0 in either case.
-    Trainings are cached, and after an interruption the same command continues.
+    Training runs are cached; after an interruption, the same command continues.
     """
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note_written

@@ -36,14 +36,14 @@ def validate(
     ] = False,
     quick: Annotated[bool, option("--quick", "With --live: a minute, not five.")] = False,
     verbose: Annotated[
-        bool, option("-v --verbose", "Each measurement beside its prediction.")
+        bool, option("-v --verbose", "Each measurement with its prediction.")
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Compare predictions with real clusters.
 
-    Exit code 1 if a bound on an error, or on the share of right choices, is broken.
+    Exit code 1 if a bound, on an error or on the share of right choices, is broken.
     """
     from gcsim.analysis.validation.judge import run_suite
     from gcsim.analysis.validation.leaving_out import fault
@@ -53,7 +53,7 @@ def validate(
 
     names = suites or []
     if quick and not live:
-        message = "--quick makes the live suite shorter, and --live is not given"
+        message = "--quick shortens the live suite, but --live is not given"
         raise InputError(message, place="--quick", hint="add --live")
     asked = chosen(names) if names or not live else []
     folder = results_folder(output, _named(names, live=live))

@@ -49,7 +49,7 @@ class Recorder:
 
     def begin(self, model: Any, scaler: Any) -> None:
         """Attach the hooks to `model`. Raises `InputError` as `gcsim.record` does."""
-        self.end(RuntimeError("the training has started again"))
+        self.end(RuntimeError("training has started again"))
         if self.recording is None:
             recording = record(model, self._folder, **{"scaler": scaler, **self._options})
             self.recording = recording.__enter__()

@@ -1,4 +1,4 @@
-"""Network rate up to which a method pays.
+"""Rate of the slowest link up to which a method pays.
 
 Uncompressed training and the method are simulated over rates, from slow to fast; where they change
 places, a bisection finds the rate at which both take the same time as stated. (Where they change
@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.slowest_link import slowest_link
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.result import HIGH, LOW, Row
-from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.ranges import interval
 
 _STEP = 8.0  # factor between rates, before the bisection
@@ -41,53 +41,30 @@ _CLEAR = math.log(2)  # gain as stated of which the worlds' median is surely on 
 _WIDENED = 4  # most attempts at rates that hold the range and the printed rate
 
 
-def rate_key(scenario: Scenario) -> str | None:
-    """Setting of the rate between workers; None where it is no single number."""
-    if scenario.cluster.workers == 1 or no_one_rate(scenario):
-        return None
-    return f"cluster.{'network' if scenario.cluster.nodes > 1 else 'intra_node'}.bandwidth"
-
-
-def no_one_rate(scenario: Scenario) -> str:
-    """Reason why the rate between workers is no single number, in words; empty where it is one."""
-    cluster = scenario.cluster
-    one = cluster.network if cluster.nodes > 1 else cluster.intra_node
-    why = {
-        "the nodes share one channel": one.shared,
-        "the link differs by direction": one.up is not None,
-        "the link's rate varies": one.timed,
-        "the groups of nodes differ": bool(cluster.groups),
-        "the nodes' links differ": bool(cluster.nics),
-    }
-    return next((words for words, true in why.items() if true), "")
-
-
-def links_together(scenario: Scenario) -> int:
-    """Links with the rate of `rate_key` that carry the traffic of a node together: its NICs."""
-    return scenario.cluster.nics_per_node if scenario.cluster.nodes > 1 else 1
-
-
-def at_rate(scenario: Scenario, rate: float) -> str:
-    """Setting of a rate as in `--set`, for the rate of all NICs of a node together."""
-    return f"{rate_key(scenario)}={rate / links_together(scenario):.6g} bit/s"
+def no_break_even(engine: Engine) -> str:
+    """Reason for no break-even, in words; empty if there is one."""
+    if engine.scenario.cluster.groups:
+        return "the groups of nodes differ"  # and each rate would take seconds
+    link = slowest_link(engine.question)
+    return "" if link is None else link.no_one_rate
 
 
 def break_even(
     engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
     """Break-evens of methods, with the drawn worlds' range for those in `ranged`. Empty if the
-    network's rate is no single number, or nothing is dense. `progress` is called after the scan of
-    rates and after each method."""
-    scenario = engine.scenario
+    slowest link's rate is no single number, nodes are unlike, or nothing is dense. `progress` is
+    called after the scan of rates and after each method."""
+    scenario, link = engine.scenario, slowest_link(engine.question)
     number = scenario.dense
-    if rate_key(scenario) is None or number is None or not labels:
+    if link is None or no_break_even(engine) or number is None or not labels:
         return []
     dense = scenario.compressors[number].label
 
     curves = {label: _Curve() for label in labels}
 
     def rows(rate: float, names: Sequence[str], draws: bool = False) -> dict[str, Row]:
-        found = engine.rows([at_rate(scenario, rate)], names, draws=draws) or {}
+        found = engine.rows(link.at(rate), names, draws=draws) or {}
         for label in names if found else ():
             curves[label].add(rate, found[label])
         return found

@@ -7,10 +7,11 @@ advised methods with it, for as many samples, medians of the drawn worlds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 
-from gcsim.scenarios.advice.asked import LARGE_BUCKET, LOCAL
-from gcsim.scenarios.advice.break_even import links_together, rate_key
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import LARGE_BUCKET, LOCAL, Question
+from gcsim.scenarios.advice.slowest_link import links_between, slowest_link
 from gcsim.scenarios.findings import Change, Limits
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
@@ -23,13 +24,14 @@ _FEW = 8
 _ALL = 1000  # factor on the rate at which bytes no longer matter
 
 
-def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def candidates(question: Question) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Changes possible in this scenario: words, settings, effect on the training."""
+    scenario = question.scenario
     cluster, training = scenario.cluster, scenario.training
     chosen = cluster.collectives
     if cluster.workers == 1:
         return
-    yield from _faster_links(scenario)
+    yield from _faster_links(question)
     if cluster.groups and not scenario.by_speed:
         yield "batches in proportion to the nodes' speed", ("cluster.batch=by_speed",), ""
     gpu = cluster.device.processor != "cpu"
@@ -56,22 +58,15 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     yield words, (f"training.accumulation={micro}",), "global batch 4x"
 
 
-def _faster_links(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    cluster = scenario.cluster
-    nodes, key = cluster.nodes > 1, rate_key(scenario)
-    link = cluster.network if nodes else cluster.intra_node
-    holder = f"cluster.{'network' if nodes else 'intra_node'}"
-    if key is not None:
-        words = "twice the bandwidth" if nodes else "twice the bus's bandwidth"
-        twice = exact(2 * link.bandwidth / links_together(scenario), "bandwidth")
-        yield words, (f"{key}={twice}",), ""
-        latency = exact(link.latency / 2, "time")
-        halved = f"{holder}.latency={latency}", f"{holder}.latency_range=null"
-        yield "half the latency", halved, ""
-    if cluster.racks is not None and cluster.racks.uplink.trace is None:
-        twice = exact(2 * cluster.racks.uplink.bandwidth, "bandwidth")
-        yield "twice the racks' uplinks", (f"cluster.racks.uplink.bandwidth={twice}",), ""
-    if nodes and cluster.devices_per_node > 1 and not cluster.groups:
+def _faster_links(question: Question) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    cluster = question.scenario.cluster
+    several = cluster.nodes > 1
+    for one in links_between(question):
+        if not one.no_one_rate:
+            near, of = "the " if several else "the bus's ", f" of {one.name}" if one.name else ""
+            yield f"twice {near}bandwidth{of}", one.faster(2), ""
+            yield f"half {near}latency{of}", one.latency(Fraction(1, 2)), ""
+    if several and cluster.devices_per_node > 1 and not cluster.groups:
         rate = exact(2 * cluster.intra_node.bandwidth, "bandwidth")
         yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""
 
@@ -83,7 +78,7 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
     if now is None or engine.scenario.dense is None:
         return []
     found = []
-    for words, overrides, note in candidates(engine.scenario):
+    for words, overrides, note in candidates(engine.question):
         then = engine.rows(overrides, labels, draws=True)
         if then is not None:
             saves = {label: _saved(now[label], then[label]) for label in now if label in then}
@@ -128,15 +123,11 @@ def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
     now = engine.rows((), labels)
     if now is None:
         return {}
-    scenario, key = engine.scenario, rate_key(engine.scenario)
+    link = slowest_link(engine.question)
     fast, prompt = now, now
-    if key is not None:
-        link = scenario.cluster.network if "network" in key else scenario.cluster.intra_node
-        holder = key.removesuffix(".bandwidth")
-        quick = exact(_ALL * link.bandwidth / links_together(scenario), "bandwidth")
-        fast = engine.rows([f"{key}={quick}"], labels) or now
-        at_once = f"{holder}.latency=0 s", f"{holder}.latency_range=null"
-        prompt = engine.rows(at_once, labels) or now
+    if link is not None and not link.no_one_rate:
+        fast = engine.rows(link.faster(_ALL), labels) or now
+        prompt = engine.rows(link.latency(Fraction(0)), labels) or now
     return {
         label: Limits(
             compute_s=row.forward_s + row.backward_s + row.optimizer_s + row.input_s,

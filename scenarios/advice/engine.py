@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import Asked, name_of, shipped_profile
+from gcsim.scenarios.advice.question import Question, name_of, shipped_profile
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import simulated_run, traffic_profiles
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.scenario import (
@@ -27,7 +27,7 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.simulator.devices.clocks import with_one_of_each
+from gcsim.simulator.devices.clocks import with_shared_objects
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
@@ -42,14 +42,14 @@ and no times with rings and with trees."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTraffic:
     """A method's traffic, and its key."""
 
     key: str
     profile: TrafficProfile
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "profile", with_one_of_each(self.profile))
+        object.__setattr__(self, "profile", with_shared_objects(self.profile))
 
 
 class Engine:
@@ -57,25 +57,25 @@ class Engine:
 
     def __init__(
         self,
-        asked: Asked,
+        question: Question,
         *,
         cache: bool = True,
         progress: Progress | None = None,
         tell: Callable[[str], None] = lambda _: None,
-        known: Sequence[Known] = (),
+        known: Sequence[KnownTraffic] = (),
     ) -> None:
         """Take the profiles in `known`, of all methods in order, or find them: those kept by this
         scenario's runs, if complete, else shipped ones; the rest is measured, which `tell`
         announces. Raises `InputError` as a run does."""
         self._tell = tell
-        self.asked, self.scenario = asked, asked.scenario
+        self.question, self.scenario = question, question.scenario
         self._cache, self._progress = cache, progress or SilentProgress()
         self.came: tuple[str, ...] = ()  # labels of methods with shipped profiles
         self.measured: tuple[str, ...] = ()  # methods just measured, and how long that took
         self.measured_s = 0.0
         check_trace(self.scenario)
         chosen = self.scenario.compressors[: len(known)]
-        self._known: dict[tuple[object, ...], Known] = {
+        self._known: dict[tuple[object, ...], KnownTraffic] = {
             _which(self.scenario, choice): one for choice, one in zip(chosen, known, strict=True)
         }
         if not known:
@@ -104,7 +104,7 @@ class Engine:
             came = None if all(kept_here) or recorded else self._shipped(scenario, choice)
             if came is not None:
                 self.came += (choice.label,)
-            found = came or (None if here is None else Known(key, here))
+            found = came or (None if here is None else KnownTraffic(key, here))
             if found is None:
                 left.append(choice)
             else:
@@ -117,20 +117,22 @@ class Engine:
         wanted = profile_keys(alone)
         profiles = traffic_profiles(alone, wanted, use_cache=self._cache, progress=self._progress)
         for choice, key, profile in zip(left, wanted, profiles, strict=True):
-            self._known[_which(scenario, choice)] = Known(key, profile)
+            self._known[_which(scenario, choice)] = KnownTraffic(key, profile)
         self.measured = tuple(choice.label for choice in left)
         self.measured_s = time.perf_counter() - started
 
     @staticmethod
-    def _shipped(scenario: Scenario, choice: CompressorChoice) -> Known | None:
+    def _shipped(scenario: Scenario, choice: CompressorChoice) -> KnownTraffic | None:
         profile = shipped_profile(scenario, choice)
         if profile is None:
             return None
         name = name_of(scenario.model, choice, scenario.buckets)
         code = shipped.code_of(scenario.model, REGISTRY.get(choice.kind))
-        return Known(f"shipped {name} {code} {scenario.batch_size} {profile.model.tokens}", profile)
+        return KnownTraffic(
+            f"shipped {name} {code} {scenario.batch_size} {profile.model.tokens}", profile
+        )
 
-    def known(self, choice: CompressorChoice, scenario: Scenario) -> Known | None:
+    def known(self, choice: CompressorChoice, scenario: Scenario) -> KnownTraffic | None:
         """A method's traffic if known without running it."""
         which = _which(scenario, choice)
         if which not in self._known:
@@ -151,7 +153,7 @@ class Engine:
         """Rows by label with these settings, of all methods or of these and the uncompressed one,
         as stated or in up to `MOST_DRAWN` worlds. None where that is no scenario or dense traffic
         is unknown; other methods without known traffic are left out."""
-        scenario = self.asked.changed(overrides)
+        scenario = self.question.changed(overrides)
         if scenario is None:
             return None
         choices = [
@@ -169,7 +171,7 @@ class Engine:
             return None
         return {row.label: row for row in found.rows}
 
-    def row_of(self, choice: CompressorChoice, known: Known, *, most_draws: int) -> Row:
+    def row_of(self, choice: CompressorChoice, known: KnownTraffic, *, most_draws: int) -> Row:
         """Row of one method whose traffic is known, with at most `most_draws` draws."""
         draws = min(self.scenario.draws, most_draws)
         whole = draws == self.scenario.draws
@@ -186,15 +188,15 @@ class Engine:
         self,
         scenario: Scenario,
         choices: Sequence[CompressorChoice],
-        methods: Sequence[Known],
+        methods: Sequence[KnownTraffic],
         *,
         sources: bool = False,
     ) -> Result:
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
         apart = _APART if sources else _ROWS
-        name = kept.result_key(scenario, [apart, *keys], self.passes) if self._cache else ""
-        found = kept.load(name) if name else None
+        name = result_cache.result_key(scenario, [apart, *keys], self.passes) if self._cache else ""
+        found = result_cache.load(name) if name else None
         if found is not None:
             return found
         started = time.perf_counter()
@@ -209,7 +211,7 @@ class Engine:
             prices=self._prices,
         )
         if name:
-            kept.save(name, found, time.perf_counter() - started)
+            result_cache.save(name, found, time.perf_counter() - started)
         return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.engine import Engine, KnownTraffic
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import OtherCode
 from gcsim.scenarios.scenario import CompressorChoice
@@ -45,7 +45,9 @@ def in_other_code(choice: CompressorChoice) -> Iterator[CompressorChoice]:
         yield replace(choice, kind=kind, implementation=name, parameters=checked)
 
 
-def _by_shapes(choice: CompressorChoice, like: Known | None, *, by_formula: bool) -> Known | None:
+def _by_shapes(
+    choice: CompressorChoice, like: KnownTraffic | None, *, by_formula: bool
+) -> KnownTraffic | None:
     """Traffic on the buckets of another method."""
     if like is None:
         return None
@@ -57,4 +59,4 @@ def _by_shapes(choice: CompressorChoice, like: Known | None, *, by_formula: bool
 
     facts, layouts = like.profile.model, like.profile.buckets
     profile = by_shapes(choice.kind, choice.parameters, facts, layouts, by_formula=by_formula)
-    return Known(f"by shapes {choice.kind} {choice.parameters} {like.key}", profile)
+    return KnownTraffic(f"by shapes {choice.kind} {choice.parameters} {like.key}", profile)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.engine import Engine, KnownTraffic
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.simulator.as_trained import as_stored
@@ -77,7 +77,7 @@ def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
     buckets = len(methods[0].profile.buckets)
     times: dict[tuple[int, ...], float] = {}
 
-    def of(chosen: tuple[int, ...]) -> Known:
+    def of(chosen: tuple[int, ...]) -> KnownTraffic:
         return methods[chosen[0]] if len(set(chosen)) == 1 else mixed(methods, chosen)
 
     def row(chosen: tuple[int, ...], most_draws: int) -> Row:
@@ -112,7 +112,7 @@ def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
     )
 
 
-def mixed(methods: Sequence[Known], chosen: Sequence[int]) -> Known:
+def mixed(methods: Sequence[KnownTraffic], chosen: Sequence[int]) -> KnownTraffic:
     """Traffic of buckets with their own methods, all but the last of which do the same in each
     step; the quality is the last one's, which exact buckets only better."""
     last = methods[-1].profile
@@ -134,7 +134,7 @@ def mixed(methods: Sequence[Known], chosen: Sequence[int]) -> Known:
         phases.append(replace(phase, steps=tuple(steps)))
     names = " ".join(map(str, chosen))
     key = f"by bucket {names} of {' | '.join(one.key for one in methods)}"
-    return Known(key, replace(last, phases=tuple(phases)))
+    return KnownTraffic(key, replace(last, phases=tuple(phases)))
 
 
 def _step(profile: TrafficProfile, place: int) -> Step:

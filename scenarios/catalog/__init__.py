@@ -216,8 +216,8 @@ def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]
 @functools.cache
 def _note(place: str) -> None:
     _LOG.warning(
-        "%s: warning: prices of metered kernels, which an earlier gcsim wrote, are not used: the "
-        "catalogue's of launches, operators and waits are; measure again by gcsim calibrate device",
+        "%s: warning: an earlier gcsim's prices of metered kernels are not used, but the "
+        "catalogue's of launches, operators and waits; measure again with gcsim calibrate device",
         place,
     )
 

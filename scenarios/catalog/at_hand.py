@@ -43,7 +43,7 @@ def device_at_hand() -> str:
             "my_device.yaml",
         ) from error
     if not gpu:
-        _LOG.warning("note: no GPU is found; the device is %s, by %r", found, called)
+        _LOG.warning("note: no GPU found; the device is %s, by %r", found, called)
     return found
 
 

@@ -60,7 +60,7 @@ def _too_many(document: Document, cluster: Cluster, training: Training) -> Itera
     if cluster.workers > LARGEST_CLUSTER:
         yield document.problem(
             key_path,
-            f" = {cluster.devices_per_node}: {cluster.workers:,} workers in all",
+            f" = {cluster.devices_per_node}: {cluster.workers:,} workers in total",
             f"at most {LARGEST_CLUSTER:,}",
         )
     key_path = ("cluster", "collectives", "servers")
@@ -72,7 +72,7 @@ def _too_many(document: Document, cluster: Cluster, training: Training) -> Itera
     if training.concurrent_collectives == 2 and cluster.workers > MOST_OVERLAPPING:
         yield document.problem(
             key_path,
-            f" = 2 with {cluster.workers:,} workers: collectives that overlap "
+            f" = 2 with {cluster.workers:,} workers: overlapping collectives "
             "are simulated message by message, which would take hours",
             f"at most {MOST_OVERLAPPING} workers, or one collective at a time",
         )
@@ -82,7 +82,7 @@ def _too_many(document: Document, cluster: Cluster, training: Training) -> Itera
         yield document.problem(
             key_path,
             f" with {cluster.workers:,} workers whose times are random "
-            f"({', '.join(map(dotted, random))}): cores that are shared are simulated event by "
+            f"({', '.join(map(dotted, random))}): shared cores are simulated event by "
             "event, which would take hours",
             f"at most {MOST_SHARING:,} workers, or nothing random",
         )
@@ -136,14 +136,14 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
         (
             document.data.get("compute") is not None,
             ("compute",),
-            " is one device's, and the groups have several",
+            " is for one device, but the groups have several",
             "leave it out: each device has its own times",
         ),
         (training.faults is not None, ("training", "faults"), " beside cluster.groups", one),
         (
             unlike and training.input is not None,
             ("training", "input"),
-            ": groups load batches of other sizes",
+            ": groups load batches of different sizes",
             one,
         ),
     ]
@@ -184,13 +184,15 @@ def _between(
     elif of_racks and cluster.racks is not None:
         full = cluster.racks.nodes
         if unfilled := [size for size in sizes if size > full and size % full]:
-            message = f" = 'racks': {unfilled[0]} nodes are no whole racks of {full}"
-            yield document.problem(where, message, "let cluster.racks.nodes divide cluster.nodes")
+            message = f" = 'racks': {unfilled[0]} nodes do not fill racks of {full}"
+            yield document.problem(
+                where, message, "make cluster.nodes a multiple of cluster.racks.nodes"
+            )
     unlike = "groups" if cluster.groups else "nics"
     others = (
         (cluster.servers > 0, ("cluster", "collectives", "servers"), "parameter servers"),
         (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
-        (of_racks and getattr(cluster, unlike), ("cluster", unlike), "unlike nodes"),
+        (of_racks and getattr(cluster, unlike), ("cluster", unlike), "different nodes"),
     )
     for beside, key_path, what in others:
         if beside:
@@ -210,7 +212,7 @@ def _strategy(document: Document, cluster: Cluster, training: Training) -> Itera
          "write strategy: zero3, with several nodes of several devices"),
     ):  # fmt: skip
         if not so:
-            why = f" with strategy {training.strategy}: no weights are gathered so"
+            why = f" with strategy {training.strategy}: it does not gather weights that way"
             yield document.problem(("training", key), why, hint)
     for key_path, why in against_sharding(cluster, training) if training.strategy != "ddp" else ():
         yield document.problem(
@@ -224,7 +226,7 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
     """Settings of these that no sharded optimizer goes with, and why."""
     collectives: Keys = ("cluster", "collectives")
     if cluster.servers:
-        yield (*collectives, "servers"), "parameter servers are not simulated beside it"
+        yield (*collectives, "servers"), "parameter servers are not simulated with it"
     if training.local_steps > 1:
         yield ("training", "local_steps"), "a step without an exchange needs the whole optimizer"
     if training.concurrent_collectives == 2:
@@ -232,7 +234,10 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
     if training.faults is not None:
         yield ("training", "faults"), "a dead worker's part of the optimizer is lost"
     if training.strategy == "hsdp" and 1 in (cluster.nodes, cluster.devices_per_node):
-        yield ("cluster",), "it shards inside nodes, and needs several with several devices each"
+        yield (
+            ("cluster",),
+            "it shards inside nodes, so it needs several nodes with several devices each",
+        )
     if training.sharded:
         beside: tuple[tuple[bool, Keys], ...] = (
             (training.input is not None, ("training", "input")),
@@ -301,14 +306,14 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if link.switch_adds is not None:
             yield document.problem(
                 ("cluster", "collectives", key),
-                f" = {chosen!r}: NCCL has it between nodes if their network sums (SHARP), and "
-                "for a gather if each device has a NIC, at most 32 per node",
+                f" = {chosen!r}: NCCL has it between nodes if their network sums (SHARP) and, for "
+                "a gather, if each device has a NIC, at most 32 per node",
                 "nccl_ring_simple",
             )
         else:
             yield document.problem(
                 ("cluster", "collectives", key),
-                f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",
+                f" = {chosen!r}: no switch of cluster.{place} ({link.name}) sums",
                 f"nccl_ring_simple, or {_that_adds(cluster, place)}",
             )
 
@@ -317,14 +322,14 @@ def _that_adds(cluster: Cluster, place: str) -> str:
     """Setting with which a switch of the link at `place` adds."""
     if place == "network":
         link = f"{{like: {cluster.at_one_nic.network.name}, switch_adds: 1}}"
-        return f"a link whose switch adds: cluster.network: {link}"
+        return f"a link whose switch sums: cluster.network: {link}"
     if cluster.devices_per_node == 1:
-        return "several devices in a node, whose switch adds"
+        return "several devices in a node, whose switch sums"
     buses = [device.bus for _, _, device in cluster.kinds]
     if all(map(_adds, buses)):
-        return f"a link whose switch adds: cluster.intra_node: {buses[0]}"
+        return f"a link whose switch sums: cluster.intra_node: {buses[0]}"
     names = (name for name, device in catalog.devices().items() if _adds(device.bus))
-    return f"a device whose link adds, such as {next(names)}"
+    return f"a device whose link sums, such as {next(names)}"
 
 
 def _adds(bus: str | None) -> bool:
@@ -341,7 +346,7 @@ def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
         named = link.name.startswith(("nvlink", "xgmi")) and link.name in catalog.links()
         adds = link.switch_adds is not None and not _adds(device.bus)
         if named or adds:
-            own = "" if named else ", whose switch does not add"
+            own = "" if named else ", whose switch does not sum"
             hint = f"write {device.bus}"
             if device.bus.startswith("pcie"):
                 hint += ", or a bridge's own figures: {like: nvlink3, bandwidth: 56 GB/s}"
@@ -391,7 +396,7 @@ def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
     """Links that change over time where that is not supported."""
     link, racks = cluster.intra_node, cluster.racks
     if link.timed and cluster.collectives.stages:
-        message = f": {link.name} changes over time, which copies between device and host do not"
+        message = f": {link.name} changes over time, but copies between device and host cannot"
         hint = "leave trace and grant out, or set cluster.collectives.host_staging to false"
         yield document.problem(("cluster", "intra_node"), message, hint, of_key=True)
     levels = racks.levels if racks else ()
@@ -423,7 +428,7 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
             yield document.problem(
                 key_path,
                 f": node {death.node} dies while it is down",
-                "let the deaths of a node follow each other",
+                "the deaths of a node must not overlap",
             )
     for nodes in sizes:
         last = next((death for death in faults.deaths if _alone(faults, death, nodes)), None)
@@ -434,7 +439,7 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
             yield document.problem(
                 key_path,
                 f": with {count} no node is left when node {last.node} dies",
-                "let fewer nodes be down at a time, or leave this cluster size out",
+                "have fewer nodes down at a time, or leave this cluster size out",
             )
             return
 
@@ -462,7 +467,7 @@ def _precision(document: Document, cluster: Cluster, training: Training) -> Iter
             key_path: Keys = ("training", "precision")
             yield document.problem(
                 key_path,
-                f" = {training.precision!r}: device {device.name!r} has no times of training at it",
+                f" = {training.precision!r}: device {device.name!r} has no training times at it",
                 f"write {' or '.join(known)}{own}",
             )
 
@@ -472,6 +477,6 @@ def _clients(document: Document, train: Spelled | None) -> Iterator[Problem]:
     if train is not None and clients is not None and clients < train.workers:
         yield document.problem(
             ("train", "partition", "clients"),
-            f" = {clients}: fewer than the {train.workers} of a round, one per worker",
+            f" = {clients}: fewer than the {train.workers} workers of a round",
             "raise it, or lower train.workers",
         )

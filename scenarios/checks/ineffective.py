@@ -107,10 +107,10 @@ def _servers(
         if chosen.push_pull != "auto":
             yield _said(document, (*_COLLECTIVES, "push_pull"), why, hint, value=chosen.push_pull)
         if chosen.names_servers and "parameter_server" not in served:
-            hint += ", or let all_reduce or all_gather be parameter_server"
+            hint += ", or set all_reduce or all_gather to parameter_server"
             yield _said(document, (*_COLLECTIVES, "servers"), why, hint)
     if chosen.server_network is not None and chosen.server_hosts != "dedicated":
-        why = ": the servers live on the nodes and use their NICs"
+        why = ": the servers run on the nodes and use their NICs"
         hint = "write servers: dedicated"
         yield _said(document, (*_COLLECTIVES, "server_network"), why, hint)
 
@@ -121,11 +121,11 @@ def _racks(document: Document, cluster: Cluster) -> Iterator[Problem]:
         return
     if racks.nodes >= cluster.nodes:
         why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
-        hint = "let racks be smaller than the cluster"
+        hint = "make racks smaller than the cluster"
         yield _said(document, ("cluster", "racks", "nodes"), why, hint)
     elif racks.pod and racks.nodes * racks.pod >= cluster.nodes:
         why = f": one pod of {racks.pod} racks holds all {cluster.nodes} nodes"
-        yield _said(document, ("cluster", "racks", "pod"), why, "let pods be smaller")
+        yield _said(document, ("cluster", "racks", "pod"), why, "make pods smaller")
     if racks.pod is None and racks.pod_uplinks > 1:
         hint = "write racks.pod and racks.pod_uplink, or leave it out"
         yield _said(document, ("cluster", "racks", "pod_uplinks"), ": there are no pods", hint)
@@ -141,7 +141,7 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
         own, used = nics if number == 0 else group.get("nics_per_node", 1), cluster.nics_per_node
         if own > used:
             key_path: Keys = ("cluster", "groups", number, "nics_per_node")
-            few = f": NCCL uses as many in all nodes as the fewest are ({used})"
+            few = f": in all nodes, NCCL uses the number of the node with the fewest ({used})"
             why = few if transport == "nccl" else f": the transport {transport!r} uses one NIC"
             yield _said(document, key_path, why, "leave it out", value=own)
     if document.data["cluster"].get("batch", "equal") != "equal" and not cluster.groups:
@@ -188,8 +188,8 @@ def _nics(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if cluster.nics_per_node > used:
             boards = f"{cluster.devices_per_node} {device.name} ({lanes} GB/s each)"
             message = (
-                f" = {cluster.nics_per_node}: NCCL's channels use {used}: "
-                f"those fill the PCIe lanes of {boards}"
+                f" = {cluster.nics_per_node}: NCCL's channels use only {used}, "
+                f"which fill the PCIe lanes of {boards}"
             )
             yield document.problem(group_key(number, "nics_per_node"), message, f"write {used}")
 
@@ -215,7 +215,7 @@ def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[P
     if training.interference.bus not in {0, usual.bus}:
         key_path = ("training", "interference", "bus")
         if alone and not chosen.stages:
-            yield _said(document, key_path, f"{why}, whose collectives pass no bus", hint)
+            yield _said(document, key_path, f"{why}, whose collectives cross no bus", hint)
         elif training.concurrent_collectives == 2:
             why, hint = ": two collectives at a time are simulated at the bus's own rate", "write 1"
             yield _said(document, ("training", "interference", "bus"), why, hint)
@@ -248,7 +248,7 @@ def _two_at_a_time(document: Document, cluster: Cluster, training: Training) -> 
         algorithms.add(by_library.get(chosen.transport, ""))
     if not algorithms & _OVERLAPPING:
         why = f": no algorithm here is a ring, and {chosen.transport} runs all others one by one"
-        hint = "write 1, or let all_reduce or all_gather be ring or gloo_ring"
+        hint = "write 1, or set all_reduce or all_gather to ring or gloo_ring"
         yield _said(document, key_path, why, hint, value=2)
     elif cluster.workers == 2 and "ring" not in algorithms:
         why = ": Gloo's rings of two ranks run one by one here"
@@ -325,7 +325,7 @@ def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator
         yield document.problem(
             key_path,
             f" = {float(noise.slow_probability):g}: only "
-            f"{float(expected):.2g} slow workers are expected in all ({cluster.workers} workers, "
+            f"{float(expected):.2g} slow workers are expected in total ({cluster.workers} workers, "
             f"{iterations} iterations), too few for their mean",
             f"write training.iterations: {enough} or more",
         )
@@ -341,7 +341,7 @@ def _optimizer(
         yield document.problem(
             key_path,
             f" counts twice: the measured rate of {model} on "
-            f"{cluster.device.name} is of whole steps, the optimiser's included",
+            f"{cluster.device.name} is for whole steps, including the optimiser",
             "give `compute:` without it, or leave training.optimizer out",
         )
 
@@ -352,8 +352,8 @@ def _precision(
     if file.compute is None and training.precision == "bf16":
         for _, _, device in cluster.kinds:
             if device.processor == "gpu" and "tf32" not in device.precisions:
-                why = f" = 'bf16': {device.name} gets the times of fp16, has none of bfloat16"
-                hint = "write fp16 if it is a board without bfloat16, as NVIDIA's before Ampere"
+                why = f" = 'bf16': no times are known for {device.name}, so it gets those of fp16"
+                hint = "write fp16 if the board has no bfloat16, as NVIDIA's before Ampere"
                 yield document.problem(("training", "precision"), why, hint)
     if file.compute is not None and training.precision != "fp32":
         why = ": the times under `compute` are taken as they are"
@@ -430,7 +430,7 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         and gathers not in {"gloo", "gloo_ring"}
     ):
         why = ": only Gloo's all-gather copies what it gathered"
-        hint = "leave it out, or let all_gather be gloo_ring"
+        hint = "leave it out, or set all_gather to gloo_ring"
         yield _said(document, (*key_path, "per_copied_byte"), why, hint)
     reduces = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
     if (
@@ -439,7 +439,7 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         and reduces not in {"gloo", "gloo_ring"}
     ):
         why = ": only the segments of Gloo's ring all-reduce wait for it"
-        hint = "leave it out, or let all_reduce be gloo_ring"
+        hint = "leave it out, or set all_reduce to gloo_ring"
         place = key_path if named else (*key_path, "per_received_byte")
         yield _said(document, place, why, hint)
     if host.in_flight != Host().in_flight and not host.interleaved:
@@ -447,7 +447,7 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         hint = "set per_message, per_byte or per_call, or leave it out"
         yield _said(document, (*key_path, "in_flight"), why, hint, value=host.in_flight)
     if host.ranks == "all" and host.cores == MANY and cluster.nodes > 1:
-        why = ": each process has a core of its own"
+        why = ": each process has its own core"
         yield _said(document, (*key_path, "ranks"), why, "set cores, or leave it out", value="all")
     if host.ranks == "all" and cluster.nodes == 1:
         why = ": there is only one machine"
@@ -471,7 +471,7 @@ def _cost(document: Document, file: ScenarioFile) -> Iterator[Problem]:
     groups = file.cluster.groups
     if file.cost is not None and groups and all(group.per_hour for group in groups):
         why = ": each of cluster.groups has its own"
-        hint = "leave it out, or leave out the per_hour of the groups that it is for"
+        hint = "leave it out, or leave out per_hour in the groups that it is meant for"
         yield _said(document, ("cost", "per_hour"), why, hint)
 
 
@@ -483,7 +483,7 @@ def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:
         yield _said(document, key_path, why, "set cluster.nodes")
     elif reduces.startswith("nccl") and not servers_add(chosen):
         why = ": the bandwidths of NCCL's tuner include it"
-        hint = "leave it out, or let all_reduce be another algorithm"
+        hint = "leave it out, or set all_reduce to another algorithm"
         yield _said(document, key_path, why, hint)
 
 

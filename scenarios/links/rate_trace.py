@@ -27,7 +27,7 @@ from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
 
-_AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rate for ever)"
+_AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rate forever)"
 
 
 def _point(value: Any) -> Point:
@@ -126,9 +126,9 @@ class TraceSection(Section):
             return self.duration
         steps = {later - earlier for earlier, later in pairwise(times)}
         if len(steps) != 1 and self.after == "repeat":
-            seen = "there is one rate only" if not steps else "the intervals are not all equal"
+            seen = "there is only one rate" if not steps else "the intervals are not all equal"
             raise InputError(
-                f"the end of the last rate is missing, and {seen}",
+                f"the end of the last rate is missing: {seen}",
                 hint="write `duration:`, the length of the whole trace",
             )
         # held for ever, the last rate has no end that anything would depend on

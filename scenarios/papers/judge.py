@@ -22,6 +22,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from gcsim.scenarios.papers.preset import Agrees, Verdict
+from gcsim.scenarios.trained.bands import holm
 
 TIE = 0.01  # relative difference that tells nothing without seeds
 LEVEL = 0.1  # chance that any pair of an order is told apart by luck alone
@@ -66,24 +67,19 @@ def pairs_of(here: Mapping[str, Sequence[float]], expected: Groups) -> Pairs:
         for better in ahead
         for worse in behind
     ]
-    signs = told_apart([(here[better], here[worse]) for better, worse in pairs])
+    signs = significant_signs([(here[better], here[worse]) for better, worse in pairs])
     found = [
         tuple(p for p, s in zip(pairs, signs, strict=True) if s == sign) for sign in (1, -1, 0)
     ]
     return Pairs(kept=found[0], reversed=found[1], open=found[2])
 
 
-def told_apart(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[int]:
+def significant_signs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[int]:
     """For each pair, values by seed: 1 when the first is more, -1 when less, 0 when they are not
     told apart among all pairs."""
     tested = [_tested(*pair) for pair in pairs]
-    signs = [0] * len(pairs)
-    for place, number in enumerate(sorted(range(len(pairs)), key=lambda n: tested[n][1])):
-        sign, chance = tested[number]
-        if chance > LEVEL / (len(pairs) - place):
-            break  # Holm's: nor any later one
-        signs[number] = sign
-    return signs
+    chances = holm([chance for _, chance in tested])
+    return [sign if p <= LEVEL else 0 for (sign, _), p in zip(tested, chances, strict=True)]
 
 
 def _tested(first: Sequence[float], second: Sequence[float]) -> tuple[int, float]:

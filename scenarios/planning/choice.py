@@ -27,7 +27,7 @@ from gcsim.scenarios.planning.search import Job, Point, Search, undominated
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.uncertainty.ranges import interval
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 
 SURE = 0.8  # share of drawn worlds in which the choice meets deadline and budget, if any point does
 _MOVES = 0.2
@@ -38,7 +38,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawnPoint:
     """A point of the front in the drawn worlds."""
 
     point: Point  # hours and money are medians
@@ -65,7 +65,7 @@ class Measurement:
     stated: float
     end: float  # value from which on the choice is another, in a third of the drawn worlds
     below: bool  # whether it is another below that value
-    instead: Drawn
+    instead: DrawnPoint
     command: str  # command or key that narrows it
 
 
@@ -77,42 +77,42 @@ class Plan:
     a_sample: int
     deadline: float | None  # hours
     budget: float | None
-    front: tuple[Drawn, ...]  # fastest first
+    front: tuple[DrawnPoint, ...]  # fastest first
     unfit: tuple[tuple[Offer, Misfit], ...]  # offers on which nothing fits
     left_out: tuple[tuple[Offer, str], ...]  # offers of which nothing is simulated, and why
     settings: int  # settings that fit: of offer, nodes, micro-batch, checkpointing and method
     simulated: int
     supposed: tuple[str, ...] = ()  # overrides that stand for facts which the question leaves out
 
-    def probabilities(self, one: Drawn) -> tuple[float | None, float | None]:
+    def probabilities(self, one: DrawnPoint) -> tuple[float | None, float | None]:
         """Probability of meeting the deadline, and the budget; None where there is none."""
         deadline, budget = self.deadline, self.budget
         return (
-            None if deadline is None else doubted((one.hours <= deadline).mean()),
-            None if budget is None else doubted((one.money <= budget).mean()),
+            None if deadline is None else as_probability((one.hours <= deadline).mean()),
+            None if budget is None else as_probability((one.money <= budget).mean()),
         )
 
     @property
-    def choice(self) -> Drawn | None:
+    def choice(self) -> DrawnPoint | None:
         """The point to choose; None where nothing fits."""
         return self._chosen(lambda _: None)
 
-    def _chosen(self, among: Callable[[Drawn], Mask | None]) -> Drawn | None:
+    def _chosen(self, among: Callable[[DrawnPoint], Mask | None]) -> DrawnPoint | None:
         """The same, each point judged in some of the worlds."""
         return min(self.front, key=lambda one: self._rank(one, among(one)), default=None)
 
-    def _rank(self, one: Drawn, among: Mask | None) -> tuple[float, bool, float]:
+    def _rank(self, one: DrawnPoint, among: Mask | None) -> tuple[float, bool, float]:
         met, unsure = self.met(one, among), not one.point.work.sure
         return (-SURE, unsure, self._cost(one, among)) if met >= SURE else (-met, unsure, 0.0)
 
-    def met(self, one: Drawn, among: Mask | None = None) -> float:
+    def met(self, one: DrawnPoint, among: Mask | None = None) -> float:
         """Share of worlds with deadline and budget met."""
         here = slice(None) if among is None else among
         deadline = math.inf if self.deadline is None else self.deadline
         budget = math.inf if self.budget is None else self.budget
         return float(((one.hours <= deadline) & (one.money <= budget))[here].mean())
 
-    def _cost(self, one: Drawn, among: Mask | None) -> float:
+    def _cost(self, one: DrawnPoint, among: Mask | None) -> float:
         """Mean of what the choice makes least."""
         fast = self.budget is not None and self.deadline is None
         values = one.hours if fast else one.money
@@ -135,7 +135,7 @@ class Plan:
         return max(found, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     def _changes(
-        self, chosen: Drawn, given: UncertainInput, subject: str
+        self, chosen: DrawnPoint, given: UncertainInput, subject: str
     ) -> list[tuple[float, Measurement]]:
         """Gain and measurement, for each third of an input's worlds with another choice."""
         found = []
@@ -164,7 +164,7 @@ class Plan:
         return found
 
 
-def _subject(one: Drawn, given: UncertainInput) -> str:
+def _subject(one: DrawnPoint, given: UncertainInput) -> str:
     """Device or link that an input belongs to, or the user's code."""
     cluster = one.point.work.site.scenario.cluster
     name = given.name
@@ -182,7 +182,7 @@ def _beyond(values: Worlds, third: float) -> Mask:
     return values <= end if third < 0.5 else values >= end
 
 
-def _moves(one: Drawn, name: str) -> bool:
+def _moves(one: DrawnPoint, name: str) -> bool:
     """Whether the input moves the point's time."""
     own = next((i for i in one.inputs if i.name == name), None)
     if own is None or len(set(own.draws)) < 2:
@@ -223,7 +223,7 @@ def planned(
         if found := [one for site in at if (one := search.misfit(site))]:
             unfit.append((offer, found[-1]))
         else:
-            few = f"{offer.gpus} GPUs per node, and {search.samples:,} samples per step"
+            few = f"{offer.gpus} GPUs per node, but {search.samples:,} samples per step"
             left_out.append((offer, f"{few}; would help: --batch"))
     return Plan(
         job=job,
@@ -239,7 +239,7 @@ def planned(
     )
 
 
-def _drawn(search: Search, point: Point) -> Drawn:
+def _drawn(search: Search, point: Point) -> DrawnPoint:
     """The point in the scenario's drawn worlds."""
     work = replace(point.work, choices=(point.choice,))
     result = search.result(work, draws=work.site.scenario.draws)
@@ -247,4 +247,4 @@ def _drawn(search: Search, point: Point) -> Drawn:
     hours = search.hours(work, row)
     times = np.array(row.iteration_draws_s or (row.iteration_s,))
     median = replace(point, row=row, hours=hours, money=hours * work.site.price)
-    return Drawn(point=median, hours=times * (hours / row.iteration_s), inputs=result.inputs)
+    return DrawnPoint(point=median, hours=times * (hours / row.iteration_s), inputs=result.inputs)

@@ -57,7 +57,7 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
 
     rows = read_rows(
         path, name, header, most=_MOST_OFFERS, hints=(_HEADER, _EXAMPLE), what="offers",
-        too_many="leave out those that are dearer and no faster",
+        too_many="leave out those that cost more and are no faster",
     )  # fmt: skip
     return tuple(replace(offer, place=place) for place, offer in rows)
 
@@ -81,7 +81,7 @@ def _columns(place: str, header: str) -> list[str]:
             problems.append(Problem(place=place, message=f"unknown column {one!r}", hint=hint))
         elif one in columns[:number]:
             problems.append(
-                Problem(place=place, message=f"the column {one!r} stands twice", hint="keep one")
+                Problem(place=place, message=f"the column {one!r} appears twice", hint="keep one")
             )
     if problems:
         raise InputError(problems)

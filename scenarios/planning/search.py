@@ -23,8 +23,8 @@ from typing import get_args
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import load
-from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
-from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.engine import Engine, KnownTraffic
+from gcsim.scenarios.advice.question import METHODS, Question, Words, ask, option
 from gcsim.scenarios.catalog import devices
 from gcsim.scenarios.checks.conflicts import shardable
 from gcsim.scenarios.checks.fits import Misfit, misfits
@@ -149,7 +149,7 @@ class Search:
     too_long: dict[Offer, str] = field(default_factory=dict)
     """Offers with works of which a step takes longer than the clock has room for."""
     _strategies: tuple[Strategy, ...] = get_args(Strategy)  # the stated one, or all
-    _known: dict[str, Known] = field(default_factory=dict)
+    _known: dict[str, KnownTraffic] = field(default_factory=dict)
     _prices: dict[str, PriceList] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Search:
             questions = self._questions()
         first = questions[0][1]
         self.supposed = first.supposed
-        if first.says("training", "strategy"):
+        if first.states_setting("training", "strategy"):
             self._strategies = (first.scenario.training.strategy,)
         engine = Engine(first, progress=self.progress, tell=self.tell)
         for choice in first.scenario.compressors:
@@ -175,7 +175,7 @@ class Search:
             if (at := question.changed([f"cluster.nodes={nodes}"])) is not None
         )
 
-    def _questions(self) -> list[tuple[Offer, Asked]]:
+    def _questions(self) -> list[tuple[Offer, Question]]:
         """The question of each offer at its largest size, with the methods to compare."""
         job = self.job
         problems: list[Problem] = []
@@ -291,13 +291,13 @@ class Search:
         hours = self.job.amount / (work.samples * self.a_sample) * step / HOUR
         return hours, hours * work.site.price
 
-    def _profiles(self, work: Work) -> list[Known]:
+    def _profiles(self, work: Work) -> list[KnownTraffic]:
         """The methods' traffic with the work's micro-batches."""
         found = []
         for choice in work.choices:
             known = self._known[choice.label]
             facts = replace(known.profile.model, samples_per_worker=work.micro_batch)
-            found.append(Known(known.key, replace(known.profile, model=facts)))
+            found.append(KnownTraffic(known.key, replace(known.profile, model=facts)))
         return found
 
     def result(self, work: Work, draws: int = 0) -> Result:
@@ -394,7 +394,7 @@ def _each_once() -> Iterator[None]:
         logger.removeFilter(is_new)
 
 
-def _question(job: Job, offer: Offer, overrides: Sequence[str]) -> Asked:
+def _question(job: Job, offer: Offer, overrides: Sequence[str]) -> Question:
     """A scenario of all nodes of an offer, in 16 bits where the device has times and none are
     stated."""
     precision = job.precision
@@ -407,5 +407,5 @@ def _question(job: Job, offer: Offer, overrides: Sequence[str]) -> Asked:
     )  # fmt: skip
     own = {"device", "gpus", "nodes", "network", "nics"}
     called = lambda word: f"{offer.place}: {word}" if word in own else option(word)  # noqa: E731
-    question = asked(None, words, overrides, job.seed, called)
+    question = ask(None, words, overrides, job.seed, called)
     return replace(question, fitting=False)

@@ -126,8 +126,10 @@ def _spelled_out(key_path: Keys, value: Any) -> Any:
     if isinstance(value, str):
         if len(key_path) == 2 and key_path[0] == "compressors":
             return {"kind": value}
-        nic = len(key_path) == len(("cluster", "nics", "3")) and key_path[:2] == ("cluster", "nics")
-        if key_path in (*LINKS, FRAMEWORK) or nic:
+        match key_path:
+            case ("cluster", "nics", _) | ("cluster", "groups", _, "network" | "intra_node"):
+                return {"like": value}
+        if key_path in (*LINKS, FRAMEWORK):
             return {"like": value}
         if key_path == ("model",):
             return {"build": value}

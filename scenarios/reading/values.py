@@ -276,7 +276,7 @@ _Form = tuple[units.Dimension | None, tuple[Any, ...]]
 """Dimension of a number, and the arguments of a type, within unions and notes."""
 
 
-class _Written(NamedTuple):
+class _FieldText(NamedTuple):
     """A field as `text_of` needs it."""
 
     name: str
@@ -287,14 +287,14 @@ class _Written(NamedTuple):
     form: _Form
 
 
-def _as_usual(value: Any, field: _Written, content: Any) -> bool:
+def _as_usual(value: Any, field: _FieldText, content: Any) -> bool:
     """Whether a figure is the default, which nothing beside it says."""
     usual = content == field.default and not field.shown
     return usual and getattr(value, f"{field.name}_range", None) is None
 
 
 @functools.cache
-def _written(kind: type[Any]) -> list[_Written]:
+def _written(kind: type[Any]) -> list[_FieldText]:
     hints = get_type_hints(kind, include_extras=True)
     found = []
     for field in fields(kind):
@@ -302,7 +302,7 @@ def _written(kind: type[Any]) -> list[_Written]:
         key = next((note.name for note in notes if isinstance(note, Key)), field.name)
         form = _form(hints[field.name])
         found.append(
-            _Written(field.name, key, field.default, INTERNAL in notes, SHOWN in notes, form)
+            _FieldText(field.name, key, field.default, INTERNAL in notes, SHOWN in notes, form)
         )
     return found
 

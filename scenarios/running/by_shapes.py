@@ -1,6 +1,6 @@
-"""Profile of a method whose kernels and bytes depend on the tensors' shapes alone.
+"""Traffic profile of a method whose kernels and bytes depend only on the tensors' shapes.
 
-It runs on gradients of ones: what they are does not matter, and no training is needed.
+The method runs on gradients of ones: their values do not matter, so no training is needed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def by_shapes(
     *,
     by_formula: bool = False,
 ) -> TrafficProfile:
-    """Profile of a registered method; its quality says nothing. `by_formula`: of a network of equal
-    blocks."""
+    """Measure a registered method; ignore the quality in the profile. `by_formula`: the network has
+    equal blocks, of which only one is measured."""
     method = method_of(kind, parameters)
     subject = Subject(kind=kind, compressor=method.compressor, parameters=method.parameters)
     (found,) = (measure_alike if by_formula else measure)(

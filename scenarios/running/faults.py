@@ -1,7 +1,7 @@
-"""Speed that a run keeps when nodes die and come back.
+"""Throughput of a run in which nodes fail and return.
 
-Survivors are a cluster of their own: the nodes close up in order, with their NICs and slowness; its
-iteration is predicted as any other's. `simulator.faults` joins the iterations.
+The surviving nodes form a smaller cluster: they are renumbered in order and keep their NICs and
+slowdowns. Its iteration is predicted like any other; `simulator.faults` strings them together.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def with_faults(
     simulated: Simulated,
     nodes: int,
 ) -> FaultyRun | None:
-    """The run of `scenario.training.faults` on `nodes` nodes, if any. `simulated`: the whole
-    cluster; survivors deviate from stated times by the same share. A method whose collectives all
-    go through parameter servers, or that has none, waits only for the servers' nodes."""
+    """Simulate `scenario.training.faults` on `nodes` nodes; None without faults. `simulated` is the
+    whole cluster; the survivors' iterations are scaled by its `ratio_to_stated`. A method without
+    collectives, or with parameter servers for all of them, needs only the servers' nodes."""
     faults = scenario.training_at(nodes).faults
     if faults is None:
         return None
@@ -47,7 +47,7 @@ def with_faults(
         left = predict(
             profile, cluster, compute, training=training, seed=scenario.seed, spans=False
         )
-        return picoseconds(left.iteration * simulated.over_stated)
+        return picoseconds(left.iteration * simulated.ratio_to_stated)
 
     devices = scenario.cluster.devices_per_node
     return run_with_faults(
@@ -65,7 +65,7 @@ def faulty_runs(
     simulated: Sequence[Sequence[Simulated]],
     compute: ComputeTimes,
 ) -> list[list[FaultyRun | None]]:
-    """`with_faults` of each method and size, as `simulated`."""
+    """Call `with_faults` for each method and size, in the order of `simulated`."""
     return [
         [
             with_faults(scenario, profile, compute, found, nodes)
@@ -75,10 +75,10 @@ def faulty_runs(
     ]
 
 
-def told_faults(
+def fault_report(
     scenario: Scenario, faulty: Sequence[Sequence[FaultyRun | None]]
 ) -> FaultyRuns | None:
-    """Progress of each method at the largest size, for its figure; `faulty`: by method, size."""
+    """Return outages and each method's progress at the largest size; `faulty`: by method, size."""
     faults = scenario.training_at(scenario.node_counts[-1]).faults
     if faults is None:
         return None
@@ -107,8 +107,8 @@ def told_faults(
 
 
 def needed_nodes(cluster: Cluster, algorithms: Sequence[str]) -> Needed:
-    """Nodes that a method with these algorithms (titles) needs: all for collectives; with parameter
-    servers their nodes, server s on the s-th remaining one, counted round."""
+    """Return which nodes the others wait for: all of them for collectives; with parameter servers
+    alone the first remaining nodes, which host the servers. `algorithms`: their titles."""
     chosen = cluster.collectives
     together = not all(SERVED in title for title in algorithms)
     on_nodes = cluster.servers if algorithms and chosen.server_hosts == "nodes" else 0
@@ -121,7 +121,7 @@ def needed_nodes(cluster: Cluster, algorithms: Sequence[str]) -> Needed:
 
 
 def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster, Training]:
-    """Cluster and training without these nodes; at least one is left."""
+    """Return the cluster and the training without the missing nodes; at least one node remains."""
     left = [node for node in range(nodes) if node not in missing]
     place = {node: number for number, node in enumerate(left)}
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)

@@ -48,12 +48,12 @@ def record(
     held: HeldTrace | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Train the scenario's model as its `gradients` say and store the gradients in `folder`, or
-    keep them in `held`.
+    """Train the scenario's model as its `gradients` section says and store the gradients in
+    `folder`, or keep them in `held`.
 
-    With `times` also the times of forward and backward and of each gradient's readiness, for
-    `compute: {recorded: true}`. Raises `InputError` when the scenario replays a trace, the folder
-    exists, or the disk is full; nothing is left behind then.
+    `times` also records the durations of forward and backward and when each gradient is ready, for
+    `compute: {recorded: true}`. Raises `InputError`, and leaves no files behind, when the scenario
+    replays a trace, the folder exists, or the disk is full.
     """
     from gcsim.traces.recording.model_traces import record_live
 
@@ -96,8 +96,8 @@ def record(
 
 def check_trace(scenario: Scenario) -> None:
     """Raise `InputError` when the scenario cannot replay its trace or measured times, or draw from
-    its fit. A damaged or edited trace is reported alone, of a whole one every misfit. Done on every
-    run, even with all profiles cached: a result must not claim a trace that is gone."""
+    its fit: for a damaged or edited trace alone, else for every mismatch. Every run calls this,
+    even with all profiles cached: a result must not claim a trace that no longer exists."""
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
         problems = [
@@ -113,31 +113,32 @@ def check_trace(scenario: Scenario) -> None:
 def _misfits(
     scenario: Scenario, source: RecordedGradients, trace: Trace
 ) -> Iterator[tuple[str, str]]:
-    """Mismatches and remedies; another model or batch is another training step."""
+    """Yield mismatches of scenario and trace, with remedies; model and batch must be the same."""
     facts = trace.facts
     if not scenario.model.layers and facts.name != scenario.model.name:
         yield (
-            f"holds gradients of {facts.name!r}, the scenario trains {scenario.model.name!r}",
+            f"holds gradients of {facts.name!r}, but the scenario trains {scenario.model.name!r}",
             f"set model: {facts.name if facts.name in MODELS else RECORDED} or record another "
             "trace",
         )
     elif differs := misfit(scenario.model, trace.parameters):
         owner = "table" if scenario.model.layers else "model"
         yield (
-            f"is a trace of another model, {facts.name!r}, than the {owner}: {differs}",
+            f"is a trace of {facts.name!r}, not of the scenario's {owner}: {differs}",
             "give the table the trace's tensors, or set model: recorded"
             if scenario.model.layers
-            else "record it under a name of its own",
+            else "record it under its own name",
         )
     if facts.samples_per_worker != scenario.batch_size:
         yield (
-            f"was recorded with {facts.samples_per_worker} samples per worker, the scenario has "
-            f"batch_size {scenario.batch_size}",
+            f"was recorded with {facts.samples_per_worker} samples per worker, but the scenario "
+            f"has batch_size {scenario.batch_size}",
             f"set batch_size: {facts.samples_per_worker} or record again",
         )
     if source.workers is not None and source.workers > trace.workers:
         yield (
-            f"holds gradients of {trace.workers} workers, the scenario asks for {source.workers}",
+            f"holds gradients of {trace.workers} workers, but the scenario asks for "
+            f"{source.workers}",
             f"set gradients.workers to at most {trace.workers} or record more",
         )
     needing = [
@@ -156,9 +157,9 @@ def _misfits(
 def open_gradients(
     scenario: Scenario, *, second_moments: bool, progress: Progress, keep: bool = False
 ) -> Iterator[Trace | SyntheticTrace | HeldTrace]:
-    """The scenario's gradients as a trace. Live ones are on the GPU that trained them, if it has
-    room: stage 1 runs where they are. Else they are in a temporary folder until the end; with
-    `keep` in the cache, within `KEPT_BYTES`."""
+    """Open the scenario's gradients as a trace. Gradients of a live training stay on the GPU that
+    trained them if it has room, and stage 1 runs there. Otherwise they go to a temporary folder, or
+    with `keep` to the cache, within `KEPT_BYTES`."""
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
         yield Trace.open(source.trace, verify=False)  # `check_trace` has verified it
@@ -174,7 +175,7 @@ def open_gradients(
             path = paths[second_moments]
             known = _kept(paths[True], stack) or (None if second_moments else _kept(path, stack))
         if known is None and (held := _held(scenario, source, second_moments)) is not None:
-            path = Path()  # of nothing
+            path = Path()  # no folder: nothing is cached
             record(scenario, path, second_moments=second_moments, held=held, progress=progress)
             yield held
             return
@@ -188,8 +189,8 @@ def open_gradients(
 
 
 def _held(scenario: Scenario, source: LiveGradients, second_moments: bool) -> HeldTrace | None:
-    """Room for the gradients on the GPU that trains them; None without one, or where half of its
-    free memory is too little."""
+    """Return an in-memory trace on the training GPU; None without a GPU, or if the gradients need
+    more than half of its free memory."""
     from gcsim.compressors.lazy_torch import torch
     from gcsim.traces.live import pick_device
     from gcsim.traces.storage.held import HeldTrace
@@ -203,10 +204,10 @@ def _held(scenario: Scenario, source: LiveGradients, second_moments: bool) -> He
 
 
 def _kept(path: Path, stack: ExitStack) -> Trace | None:
-    """Gradients of an earlier run, held until the end, if whole."""
+    """Open and lock the cached gradients of an earlier run; None if missing or damaged."""
     with suppress(OSError):
         stack.enter_context(held(path))
-        os.utime(path)  # asked for now
+        os.utime(path)  # marks the entry as just used
         try:
             return Trace.open(path)
         except TraceError:
@@ -215,21 +216,21 @@ def _kept(path: Path, stack: ExitStack) -> Trace | None:
 
 
 def _keep(folder: Path, path: Path, stack: ExitStack) -> Path:
-    """Move gradients to the cache, if there is room; return their place."""
+    """Move gradients to the cache, if there is room; return the folder that now has them."""
     size = _nbytes(folder)
     if size > KEPT_BYTES:
         return folder
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         stack.enter_context(held(folder))
-        folder.rename(path)  # not where the cache has no room, or another run was faster
+        folder.rename(path)  # fails if the disk is full or another run was faster
         _make_room(path)
         return path
     return folder
 
 
 def _make_room(newest: Path) -> None:
-    """Remove the gradients unused for the longest time that no run reads."""
+    """Remove the least recently used gradients that no run is reading."""
     others = [path for path in newest.parent.iterdir() if path != newest]
     others.sort(key=lambda path: path.stat().st_mtime_ns)
     left = sum(map(_nbytes, [newest, *others])) - KEPT_BYTES
@@ -246,12 +247,12 @@ def _nbytes(folder: Path) -> int:
 
 
 def remove_left_gradients() -> None:
-    """Remove gradients of killed runs: gigabytes."""
+    """Remove the gradients that killed runs left behind; these can be gigabytes."""
     remove_left(cache_folder(), _GRADIENTS)
 
 
 def _room() -> tuple[str, Path | None]:
-    """Folder for a run's gradients: cache, or temporary files (None)."""
+    """Return prefix and parent of a run's gradient folder; None: the system's temporary folder."""
     with suppress(OSError):
         cache_folder().mkdir(parents=True, exist_ok=True)
     if os.access(cache_folder(), os.W_OK):
@@ -260,8 +261,8 @@ def _room() -> tuple[str, Path | None]:
 
 
 def _check_synthetic(scenario: Scenario) -> None:
-    """Raise `InputError` for an unreadable fit, or one of this model with other tensors. Without
-    torch; for a model with code only the fit's file is checked."""
+    """Raise `InputError` for an unreadable fit, or a fit of this model with other tensors. Does not
+    import torch; if the user's code builds the model, only the fit's file is checked."""
     source = scenario.gradients
     if not isinstance(source, SyntheticGradients):
         return
@@ -280,7 +281,7 @@ def _check_synthetic(scenario: Scenario) -> None:
 
 
 def open_synthetic(scenario: Scenario, source: SyntheticGradients) -> SyntheticTrace:
-    """Gradients to draw; `InputError` as `_check_synthetic`, or if the model cannot be built."""
+    """Return the gradients to draw; errors as `_check_synthetic`, and for an unbuildable model."""
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
     fits, title = open_fits(source.fit)

@@ -1,7 +1,7 @@
-"""Code that carries out a scenario's methods, where it is not gcsim's.
+"""Methods that another library's code carries out instead of gcsim's.
 
-What runs has no checks of gcsim's hook. Code that is known by its cost around an exchange alone has
-the kernels of gcsim's method, of which its host queues none.
+Such code does not run the checks of gcsim's hook. If only the cost of its code around an exchange
+is known, it gets the kernels of gcsim's method, but no host time for launching them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 def as_installed(
     scenario: Scenario, profiles: Sequence[TrafficProfile]
 ) -> tuple[Scenario, list[TrafficProfile]]:
-    """The scenario with the cost of other code, and its methods' profiles in that code."""
+    """Return the scenario with the cost of the stated code, and the methods' profiles in it."""
     around: dict[str, Framework] = {}
     found = []
     for choice, given in zip(scenario.compressors, profiles, strict=True):
@@ -45,8 +45,8 @@ def _others(exchange: Exchange) -> Exchange:
 
 
 def _unnamed(compute: Compute) -> Compute:
-    """The same kernels at their classes' rates: no primitive of gcsim's, and none of its launches
-    (`compressors/queued.py`)."""
+    """Remove the kernels' names, so that they are priced by class, not by gcsim's own measured
+    kernels, and have no host time (`compressors/queued.py`)."""
 
     def without(costs: Sequence[KernelCost]) -> tuple[KernelCost, ...]:
         return tuple(replace(cost, name="") for cost in costs)

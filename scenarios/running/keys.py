@@ -1,4 +1,4 @@
-"""Cache keys of a compressor's traffic profile: all that it depends on."""
+"""Cache keys of traffic profiles and gradients: hashes of everything that they depend on."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def same_traffic(one: Scenario, other: Scenario) -> bool:
 
 
 def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
-    """Cache key of the profile of `choice` in this scenario. Without the cluster, so that changing
-    it runs no compressor again; with this machine: a cached run equals an uncached one here."""
+    """Return the cache key of the profile of `choice`. The cluster is not part of it, so a changed
+    cluster runs no compressor again; this machine is, since bits may differ between machines."""
     return _key(scenario, choice, own_model(scenario))
 
 
@@ -92,7 +92,7 @@ def _gradients(scenario: Scenario) -> dict[str, object]:
 
 
 def own_model(scenario: Scenario) -> Own:
-    """Facts of the user's code for the model, if any; the function is called, since an imported
+    """Return facts of the user's code for the model, if any. Calls the function, since an imported
     module may have been changed."""
     entry = scenario.model
     if entry.build is None or not own_model_code(scenario):
@@ -101,7 +101,7 @@ def own_model(scenario: Scenario) -> Own:
     def build() -> object:
         from gcsim.traces.models.building import build_model
 
-        with suppress(InputError):  # a run says why
+        with suppress(InputError):  # the run itself reports it
             model = build_model(entry, seed=scenario.seed, device="meta")
             parameters = model.named_parameters()
             shapes = [(name, list(p.shape), p.requires_grad) for name, p in parameters]
@@ -113,14 +113,14 @@ def own_model(scenario: Scenario) -> Own:
 
 
 def own_compressor(choice: CompressorChoice) -> Own:
-    """Facts of a user's compressor, which takes a step on small buckets for it."""
+    """Return facts of a user's compressor, found by one step on small buckets."""
     if choice.kind in REGISTRY:
         return {}
 
     def step() -> None:
         from gcsim.compressors.conformance import subject as trial
 
-        with suppress(Exception):  # a run says why
+        with suppress(Exception):  # the run itself reports it
             subject = trial.subject_of(choice.kind, choice.parameters)
             given = trial.gradients(trial.numel(trial.SHAPES), 2, 0)
             subject.crew().step(given, subject.first)
@@ -129,13 +129,13 @@ def own_compressor(choice: CompressorChoice) -> Own:
 
 
 def own_model_code(scenario: Scenario) -> set[str]:
-    """User's function that builds the model, as `package.module:build`."""
+    """Return the user's function that builds the model, as `package.module:build`, if any."""
     build = scenario.model.build
     return set() if build is None or build.startswith("gcsim.") else {build}
 
 
 def input_files(scenario: Scenario) -> tuple[Path, ...]:
-    """Files outside the scenario that its results depend on by content."""
+    """Return the files outside the scenario whose contents its results depend on."""
     files = []
     if isinstance(scenario.gradients, RecordedGradients):
         files.append(scenario.gradients.trace / MANIFEST)

@@ -1,6 +1,6 @@
 """Provenance of a result's numbers: versions, seeds, hashes, sources.
 
-The same for equal scenario, seed and machine: no date, no path.
+It has no dates and no paths, so it is the same for the same scenario, seed and machine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def provenance(
 
 
 def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
-    """Simulated times, and the catalogue's coefficients behind them."""
+    """Return the simulated passes, and the catalogue's coefficients that they follow from."""
     device = scenario.cluster.device
     facts: dict[str, object] = {
         "source": compute.provenance,
@@ -92,7 +92,7 @@ def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
 
 
 def _groups(scenario: Scenario, compute: ComputeTimes) -> Iterator[dict[str, object]]:
-    """Each group of nodes, with a worker's batch and passes."""
+    """Describe each group of nodes, with a worker's batch and passes."""
     for number, group in enumerate(scenario.cluster.groups):
         passes = compute.of_group(number)
         yield {
@@ -108,7 +108,7 @@ def _groups(scenario: Scenario, compute: ComputeTimes) -> Iterator[dict[str, obj
 def _kernels(
     scenario: Scenario, profiles: Sequence[TrafficProfile], prices: PriceList
 ) -> dict[str, object]:
-    """Sources of kernels' prices, and the measured part, in seconds of all workers' mean step."""
+    """Describe the sources of the kernels' prices, and the seconds of a mean step by source."""
     cluster, device = scenario.cluster, scenario.cluster.device
     by_name = "by name where it was measured, else by class" if device.primitives else "by class"
     return {
@@ -135,7 +135,7 @@ def _kernel_class(rate: KernelRate) -> dict[str, object]:
 
 
 def _links(cluster: Cluster) -> dict[str, object]:
-    """Links by their ends; under `nics` each kind of NIC with its nodes."""
+    """Describe the links by place; `nics` has each kind of NIC with its nodes."""
     kinds: dict[Link, list[int]] = {}
     for node, nic in sorted(cluster.nics.items()):
         kinds.setdefault(nic, []).append(node)
@@ -153,7 +153,7 @@ def _links(cluster: Cluster) -> dict[str, object]:
 
 
 def _averages(scenario: Scenario) -> dict[str, object] | None:
-    """Reasons why iterations differ, and how many the means have; None if all are equal."""
+    """Describe why iterations differ and over how many the means are; None if all are equal."""
     random = random_settings(scenario.cluster, scenario.training)
     timed = timed_settings(scenario.cluster)
     if not random and not timed:
@@ -172,8 +172,8 @@ def _estimates(
     compute: ComputeTimes,
     inputs: Sequence[Input],
 ) -> list[dict[str, object]]:
-    """Figures neither measured on that hardware nor stated, or with a range: where the truth is
-    expected, None if unknown."""
+    """List the figures that were neither measured on that hardware nor stated, and those with a
+    range; the range is None if unknown."""
     found: list[dict[str, object]] = [
         {"setting": dotted(key_path)}
         for key_path, link in links_of(cluster).items()

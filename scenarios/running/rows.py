@@ -1,6 +1,6 @@
-"""Rows and timelines of a result: predictions and spans as values of `results.json`.
+"""Rows and timelines of a result, built from predictions and spans.
 
-Facts common to the ranks of a collective (algorithm, bytes, last entries) are given once.
+A timeline has the facts that all ranks of a collective share (algorithm, bytes) only once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
     Luck,
-    doubted,
+    as_probability,
     error_of_difference,
     probability_shorter,
     standard_error,
@@ -52,8 +52,8 @@ def make_rows(
     prices: PriceList,
     uncertainty: Uncertainty,
 ) -> tuple[Row, ...]:
-    """Rows by compressor and size, as `simulated` and `faulty_runs`; `compute`: the device's by the
-    catalogue."""
+    """Build the rows by compressor and size, as `simulated` and `faulty_runs` are ordered;
+    `compute`: the stated passes."""
     dense = scenario.dense
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
@@ -68,7 +68,11 @@ def make_rows(
         scale_free = method.properties(parameters).scale_free
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
-            alone, luck, scale = one_device.beside(times), _luck(found), found.over_stated
+            alone, luck, scale = (
+                one_device.with_iterations_of(times),
+                _luck(found),
+                found.ratio_to_stated,
+            )
             efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
             if before and found.draws:
                 efficiency = float(np.median(before)) / found.iteration
@@ -135,8 +139,8 @@ def _scaled(seconds: float | None, scale: float) -> float | None:
 
 
 def _of_first(cluster: Cluster, compute: ComputeTimes) -> float:
-    """Samples a second of all devices at the first group's speed, over those at their own: a share
-    of the first device's speed times this is one of all devices'."""
+    """Return the factor from an efficiency relative to copies of the first group's device to one
+    relative to the actual devices: the ratio of both clusters' samples per second."""
     shares = [float(group.nodes * group.batch) for group in cluster.groups]
     passes = [compute.of_group(number).total for number in range(len(shares))]
     alone = [share * passes[0] / own for share, own in zip(shares, passes, strict=True)]
@@ -146,30 +150,32 @@ def _of_first(cluster: Cluster, compute: ComputeTimes) -> float:
 def _over_draws(
     found: Simulated, dense: Simulated | None, of_size: Sequence[Simulated]
 ) -> dict[str, Any]:
-    """Fields of a row from the drawn worlds, in each of which methods are compared."""
+    """Return the fields that depend on the draws; methods are compared within each world."""
     if not found.draws:
         return {}
-    times = np.array(found.widened)
-    fastest = np.array([one.widened for one in of_size]).min(axis=0)
-    shapes = _ends(found) if found.either else ()
+    times = np.array(found.widened_draws)
+    fastest = np.array([one.widened_draws for one in of_size]).min(axis=0)
+    shapes = _ends(found) if found.ring_and_tree else ()
     low, high = interval(times)
     fields: dict[str, Any] = {
-        "iteration_draws_s": found.widened,
+        "iteration_draws_s": found.widened_draws,
         "iteration_low_s": min([float(low), *shapes]),
         "iteration_high_s": max([float(high), *shapes]),
         "iteration_as_stated_s": found.prediction.iteration,
-        "probability_fastest": 1.0 if len(of_size) == 1 else doubted(np.mean(times <= fastest)),
+        "probability_fastest": 1.0
+        if len(of_size) == 1
+        else as_probability(np.mean(times <= fastest)),
     }
     if shapes:
         fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
     if dense is not None:
-        low, high = interval(np.array(dense.widened) / times)
+        low, high = interval(np.array(dense.widened_draws) / times)
         ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
-        if dense.either is None and found.either is None:
+        if dense.ring_and_tree is None and found.ring_and_tree is None:
             ends = []
         if found is not dense:
             error = error_of_difference(_luck(dense), _luck(found))
-            pays = probability_shorter(times, np.array(dense.widened), error)
+            pays = probability_shorter(times, np.array(dense.widened_draws), error)
             fields["probability_pays"] = pays
         fields |= {
             "speedup_vs_dense": float(np.median(np.divide(dense.draws, found.draws))),
@@ -181,7 +187,7 @@ def _over_draws(
 
 
 def _luck(found: Simulated) -> Luck:
-    times, scale = found.prediction, found.over_stated
+    times, scale = found.prediction, found.ratio_to_stated
     return Luck(
         iterations=times.iterations,
         batches=tuple(scale * one for one in times.batches),
@@ -190,15 +196,15 @@ def _luck(found: Simulated) -> Luck:
 
 
 def _ends(found: Simulated) -> tuple[float, float]:
-    """Estimates with rings and trees; the estimate itself where NCCL is certain."""
-    ring, tree = found.either or (found.prediction.iteration,) * 2
-    return ring * found.over_stated, tree * found.over_stated
+    """Return the iteration with rings and with trees; equal where NCCL's choice is certain."""
+    ring, tree = found.ring_and_tree or (found.prediction.iteration,) * 2
+    return ring * found.ratio_to_stated, tree * found.ratio_to_stated
 
 
 class _OneDevice:
-    """Uncompressed training on one device. With a dense profile, DDP with a single worker (it still
-    fills its buckets); else a step without its exchange. The device is not slow and has worker 0's
-    luck: no iteration of many workers is shorter than worker 0's alone."""
+    """Uncompressed training on one device, the base of scaling efficiency. With a dense profile it
+    is DDP with one worker, which still fills buckets; without, a step with no exchange. The device
+    is not slowed down and has worker 0's random factors, so no cluster's iteration is shorter."""
 
     def __init__(
         self,
@@ -217,7 +223,7 @@ class _OneDevice:
 
     @cached_property
     def _worlds(self) -> Column:
-        """Iteration of each drawn world over the stated one."""
+        """Iteration in each drawn world divided by the stated one."""
         known = self._uncertainty
         about = Approximation(
             Drawn(self._cluster, self._training, known.inputs, known.worlds),
@@ -229,13 +235,13 @@ class _OneDevice:
         return ratios
 
     def draws(self, alone: Prediction) -> tuple[float, ...]:
-        """Seconds per iteration, by drawn world."""
+        """Return seconds per iteration, by drawn world."""
         if not self._uncertainty.draws:
             return ()
         return in_worlds(alone.iteration, self._worlds)
 
-    def beside(self, other: Prediction) -> Prediction:
-        """This prediction over as many iterations as `other`."""
+    def with_iterations_of(self, other: Prediction) -> Prediction:
+        """Predict one device over as many iterations as `other` has."""
         scenario = self._scenario
         iterations = other.iterations or scenario.training.iterations
         if iterations not in self._known:
@@ -252,7 +258,7 @@ class _OneDevice:
 
 
 def _scaling_error(alone: Prediction, found: Prediction) -> float | None:
-    """Standard error of a ratio of means, from batches with the same luck."""
+    """Return the standard error of alone / found, from batches with the same random factors."""
     if len(alone.batches) == len(found.batches) > 1:
         return standard_error(np.divide(alone.batches, found.batches).tolist())
     errors = [(each.iteration_error or 0.0) / each.iteration for each in (alone, found)]
@@ -260,7 +266,7 @@ def _scaling_error(alone: Prediction, found: Prediction) -> float | None:
 
 
 def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
-    """Method without computation and traffic, for the same model and buckets."""
+    """Return a profile without computation and traffic, for the same model and buckets."""
     nothing = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
     step = Step(number=0, exchanges=(nothing,) * len(profile.buckets))
     phase = Phase(name="step", count=1, steps=(step,))
@@ -270,16 +276,18 @@ def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
 def make_timelines(
     scenario: Scenario, simulated: Sequence[Sequence[Simulated]]
 ) -> tuple[Timeline, ...]:
-    """Sample iterations by compressor at the largest size; `simulated` by compressor, then size."""
+    """Return sample iterations at the largest size; `simulated` is by compressor, then size."""
     nodes = scenario.node_counts[-1]
-    told = _Told(scenario.cluster_at(nodes))
+    facts = _CollectiveFacts(scenario.cluster_at(nodes))
     return tuple(
-        _timeline(choice.kind, choice.label, nodes, of_sizes[-1].prediction, told)
+        _timeline(choice.kind, choice.label, nodes, of_sizes[-1].prediction, facts)
         for choice, of_sizes in zip(scenario.compressors, simulated, strict=True)
     )
 
 
-def _timeline(kind: str, label: str, nodes: int, prediction: Prediction, told: _Told) -> Timeline:
+def _timeline(
+    kind: str, label: str, nodes: int, prediction: Prediction, facts: _CollectiveFacts
+) -> Timeline:
     records: dict[tuple[int, int], CollectiveRecord] = {}
     last: dict[tuple[int, int], list[int]] = {}
     for span in prediction.spans:
@@ -296,7 +304,7 @@ def _timeline(kind: str, label: str, nodes: int, prediction: Prediction, told: _
         phase=prediction.sample_phase,
         spans=tuple(_span(span, number) for span in prediction.spans),
         collectives=tuple(
-            told.collective(records[name], tuple(last.get(name, ()))) for name in number
+            facts.collective(records[name], tuple(last.get(name, ()))) for name in number
         ),
     )
 
@@ -318,13 +326,13 @@ def _span(span: step_plan.Span, number: dict[tuple[int, int], int]) -> Span:
     )
 
 
-class _Told:
+class _CollectiveFacts:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[CollectiveRecord, Collective] = {}
 
     def collective(self, record: CollectiveRecord, last: tuple[int, ...]) -> Collective:
-        """Request that these ranks entered last."""
+        """Return the facts of a collective that the ranks `last` entered last."""
         found = self._known.get(record)
         if found is None:
             found = self._known[record] = self._described(record)
@@ -335,9 +343,9 @@ class _Told:
 
     def _described(self, record: CollectiveRecord) -> Collective:
         workers = self._cluster.workers
-        sent = dispatch.sizes_sent(record, dispatch.taking_part(record, self._cluster).workers)
+        sent = dispatch.sizes_sent(record, dispatch.participants(record, self._cluster).workers)
         received = tuple(dispatch.sizes_received(record, sent))
-        if record.kind == "all_gather":  # its own part it has already
+        if record.kind == "all_gather":  # the rank's own part does not travel
             received = tuple(size - own for size, own in zip(received, sent, strict=True))
         handled = dispatch.traffic_of(record, self._cluster).nbytes
         return Collective(

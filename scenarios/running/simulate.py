@@ -1,12 +1,12 @@
-"""Times of every method at every size, as stated and in each drawn world.
+"""Iteration times of every method at every size, as stated and in each drawn world.
 
-Stated times are predicted exactly; if random, methods that luck cannot separate over more
-iterations (`uncertainty/close_pairs.py`). A drawn world (`uncertainty/worlds.py`) changes them as
-it changes an approximation (`uncertainty/approximation.py`).
+The stated times are simulated exactly; where they are random, methods whose order is uncertain are
+simulated for more iterations (`uncertainty/close_pairs.py`). The times in a drawn world
+(`uncertainty/worlds.py`) are the stated ones, scaled as an approximate model of the iteration
+changes in that world (`uncertainty/approximation.py`).
 
-Push-pulls become the cluster's collectives. Where parameter servers are named and used,
-uncompressed training through them gets its own row, so that their gain does not pass for
-compression's.
+Push-pulls become the cluster's collectives. If parameter servers are named and used, uncompressed
+training through them gets a row of its own, so that their gain is not credited to compression.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import approximations, slowest
-from gcsim.scenarios.uncertainty.close_pairs import told_apart
+from gcsim.scenarios.uncertainty.close_pairs import resolve_close_pairs
 from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import Worlds, draw
@@ -40,7 +40,7 @@ from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import ModelFacts, PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
-"""Least share of some iteration that a reported input moves."""
+"""Least relative change of some iteration for which an input is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +48,21 @@ class Simulated:
     """One method at one size."""
 
     prediction: Prediction  # prediction as stated
-    draws: tuple[float, ...] = ()  # seconds per iteration by drawn world, for estimates
-    widened: tuple[float, ...] = ()
-    """The same with factors on whole steps, for ranges and probabilities."""
-    either: tuple[float, float] | None = None
-    """Stated seconds per iteration with a ring and with a tree, where NCCL may take either (ends of
-    `Collectives.ring_over_tree_range`)."""
+    draws: tuple[float, ...] = ()  # seconds per iteration by drawn world; estimates use these
+    widened_draws: tuple[float, ...] = ()
+    """The draws times a random factor on each whole step; ranges and probabilities use these."""
+    ring_and_tree: tuple[float, float] | None = None
+    """Stated seconds per iteration with a ring and with a tree, if NCCL's choice is uncertain
+    within `Collectives.ring_over_tree_range`."""
 
     @cached_property
     def iteration(self) -> float:
-        """Estimated seconds per iteration: median of the draws, if any."""
+        """Estimated seconds per iteration: the median of the draws, if any."""
         return float(np.median(self.draws)) if self.draws else self.prediction.iteration
 
     @property
-    def over_stated(self) -> float:
-        """Estimate over stated iteration: luck, faults, ring or tree change all worlds alike."""
+    def ratio_to_stated(self) -> float:
+        """Estimated over stated iteration, which scales errors, faults, ring and tree."""
         return self.iteration / self.prediction.iteration
 
 
@@ -71,13 +71,13 @@ class Uncertainty:
     """Uncertain inputs and the worlds drawn from them."""
 
     inputs: tuple[Input, ...]
-    worlds: Worlds  # as of `Worlds.beside_stated`
-    draws: int  # drawn ones of them, after the stated one
+    worlds: Worlds  # result of `Worlds.with_stated`
+    draws: int  # number of drawn worlds; they follow the stated one
     unexplained: tuple[Input, ...] = ()
-    """Factors on the worlds' steps (`uncertainty/discrepancy.py`)."""
+    """Random factors on whole steps (`uncertainty/discrepancy.py`)."""
 
-    def told(self) -> tuple[UncertainInput, ...]:
-        """Inputs for the result."""
+    def reported(self) -> tuple[UncertainInput, ...]:
+        """Return the inputs as values of the result."""
         inputs = (*self.inputs, *self.unexplained)
         return tuple(
             UncertainInput(
@@ -96,7 +96,7 @@ class Uncertainty:
 def compute_times(
     scenario: Scenario, profile: TrafficProfile, passes: PassTimes | None
 ) -> dict[str, ComputeTimes]:
-    """Forward and backward times for `simulate`, as stated and at their range's ends."""
+    """Return forward and backward times for `simulate`: stated, and at both ends of the range."""
     training = scenario.training
     again = training.computed_again(scenario.model.transformer, profile.model.forward_flops)
 
@@ -113,11 +113,11 @@ def compute_times(
     found = {}
     for name, end in ends.items():
         first, *others = (on(group, end) for group in scenario.cluster.groups or (alike,))
-        found[name] = replace(first, others=tuple(others))
+        found[name] = replace(first, other_groups=tuple(others))
     return found
 
 
-def shared_out(scenario: Scenario, model: ModelFacts) -> Scenario:
+def with_batches_by_speed(scenario: Scenario, model: ModelFacts) -> Scenario:
     """The scenario with its groups' batches by speed, if it wants that: as many samples of all
     workers as with equal ones, to a sample a worker, each in proportion to what the device computes
     per second of a batch of the scenario's size."""
@@ -148,16 +148,16 @@ def simulate(
     spans: bool = True,
     shapes: bool = True,
 ) -> tuple[list[list[Simulated]], Uncertainty]:
-    """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
-    profiles are `carried` already, `prices` are the device's. With `spans` the largest size has
-    its timelines, with `shapes` a method its `either`.
+    """Run stage 2; the result is indexed by compressor, then cluster size. `compute` comes from
+    `compute_times`, `profiles` from `as_carried`; `prices` are the device's. `spans` adds timelines
+    at the largest size, `shapes` the times `ring_and_tree`.
 
-    Inputs that move no method at any size have no part in the draws.
+    Inputs that change no method's iteration at any size are not reported.
     """
-    if scenario.train is not None and scenario.train.clip is not None:  # by the whole gradient
+    if scenario.train is not None and scenario.train.clip is not None:  # needs the whole gradient
         training = replace(scenario.training, exposed=Fraction(1), exposed_range=None)
         scenario = replace(scenario, training=training)
-    if scenario.training.sharded:  # its collectives begin by rules of their own
+    if scenario.training.sharded:  # `steps/sharded.py` has its own rules for starting collectives
         training = replace(scenario.training, overlap=None, exposed=Fraction(0), exposed_range=None)
         scenario = replace(scenario, training=training)
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
@@ -171,7 +171,7 @@ def simulate(
     if not scenario.draws:
         inputs = []
     worlds = draw([*inputs, *unexplained], scenario.draws, scenario.seed)
-    every = worlds.beside_stated(inputs)
+    every = worlds.with_stated(inputs)
     drawn = Drawn(scenario.cluster, scenario.training, inputs, every)
     wider = {
         kind: discrepancy.factors(worlds, unexplained, kind)
@@ -179,7 +179,7 @@ def simulate(
     }
     found: list[list[Simulated]] = []
     moved = np.zeros(len(inputs))
-    part = Fraction(1, 2 * len(profiles))  # of a size: as stated, then in all worlds
+    part = Fraction(1, 2 * len(profiles))  # progress per method: half as stated, half in all worlds
     with progress.task("cluster sizes", len(scenario.node_counts)) as task:
         for nodes in scenario.node_counts:
             cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
@@ -197,35 +197,40 @@ def simulate(
                 )  # fmt: skip
                 first.append(one)
                 task.advance(part, note=f"{nodes} nodes, {profile.compressor}")
-            either: list[tuple[float, float] | None] = [None] * len(profiles)
+            ring_and_tree: list[tuple[float, float] | None] = [None] * len(profiles)
             if shapes:
-                either = _ring_or_tree(
+                ring_and_tree = _ring_or_tree(
                     scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
                 )
-            again = partial(_over_more, scenario, profiles, cluster, training, compute, prices)
+            again = partial(
+                _over_longer_run, scenario, profiles, cluster, training, compute, prices
+            )
             of_size = []
             for profile, prediction, ends in zip(
-                profiles, told_apart(first, scenario.dense, again), either, strict=True
+                profiles,
+                resolve_close_pairs(first, scenario.dense, again),
+                ring_and_tree,
+                strict=True,
             ):
                 ratios = np.ones(len(worlds))
                 if about:
                     times = slowest(about, profile)
-                    alone_in = times[1 + len(worlds) :]  # each input's farther one
-                    moved = np.maximum(moved, abs(alone_in / times[0] - 1))
+                    single_input = times[1 + len(worlds) :]  # one input at its farther end
+                    moved = np.maximum(moved, abs(single_input / times[0] - 1))
                     ratios = times[1 : 1 + len(worlds)] / times[0]
                 task.advance(part)
                 stated = prediction.iteration
                 known = Simulated(
                     prediction=prediction,
                     draws=in_worlds(stated, ratios),
-                    widened=in_worlds(stated, ratios * wider[profile.compressor]),
-                    either=ends,
+                    widened_draws=in_worlds(stated, ratios * wider[profile.compressor]),
+                    ring_and_tree=ends,
                 )
                 of_size.append(known)
             found.append(of_size)
     kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
     if not kept and not unexplained:
-        found = [[replace(one, draws=(), widened=()) for one in of_size] for of_size in found]
+        found = [[replace(one, draws=(), widened_draws=()) for one in of_size] for of_size in found]
         worlds = worlds[:0]
     uncertainty = Uncertainty(
         inputs=kept, worlds=every, draws=len(worlds), unexplained=tuple(unexplained)
@@ -234,7 +239,7 @@ def simulate(
 
 
 def in_worlds(stated: float, ratios: Column) -> tuple[float, ...]:
-    """Seconds by world, to digits independent of the number of summing threads."""
+    """Return seconds by world, rounded so that the number of summing threads does not matter."""
     return tuple(significant(stated * ratios, 9).tolist())
 
 
@@ -247,7 +252,7 @@ def _ring_or_tree(
     compute: ComputeTimes,
     prices: PriceList,
 ) -> list[tuple[float, float] | None]:
-    """`Simulated.either` of each method, given its stated prediction."""
+    """Return `Simulated.ring_and_tree` of each method, given its stated prediction."""
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
     chosen = cluster.collectives
     if chosen.ring_over_tree_range is None or cluster.workers == 1 or not scenario.draws:
@@ -280,7 +285,7 @@ def _ring_or_tree(
     return found
 
 
-def _over_more(  # noqa: PLR0917 - all that a prediction is of
+def _over_longer_run(  # noqa: PLR0917 - all that a prediction is of
     scenario: Scenario,
     profiles: Sequence[TrafficProfile],
     cluster: Cluster,
@@ -290,7 +295,7 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
     number: int,
     factor: int,
 ) -> Prediction:
-    """A method over a multiple of the random iterations."""
+    """Predict a method over `factor` times as many random iterations."""
     longer = replace(training, iterations=factor * training.iterations)
     return predict(
         profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
@@ -301,8 +306,8 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
 def as_carried(
     scenario: Scenario, keys: Sequence[str], profiles: Sequence[TrafficProfile]
 ) -> tuple[Scenario, list[str], list[TrafficProfile]]:
-    """Methods as the cluster carries them, the dense one through servers last: the scenario, whose
-    choices say how, and keys and profiles by choice."""
+    """Replace push-pulls by the cluster's collectives; return the scenario, whose choices say which
+    (`via`), and keys and profiles. Dense training through parameter servers is added at the end."""
     cluster = scenario.cluster
     profiles = [as_trained(profile, scenario.training, cluster) for profile in profiles]
     methods = list(zip(scenario.compressors, keys, profiles, strict=True))
@@ -313,11 +318,11 @@ def as_carried(
         label = f"{choice.label}, {WAYS[SERVED]}"
         methods.append((replace(choice, label=label), key, by_servers(profile)))
 
-    def told(choice: CompressorChoice, profile: TrafficProfile) -> CompressorChoice:
+    def with_carrier(choice: CompressorChoice, profile: TrafficProfile) -> CompressorChoice:
         return replace(choice, via="; ".join(WAYS[key_path] for key_path in ways(profile, cluster)))
 
     return (
-        replace(scenario, compressors=tuple(told(choice, p) for choice, _, p in methods)),
+        replace(scenario, compressors=tuple(with_carrier(choice, p) for choice, _, p in methods)),
         [key for _, key, _ in methods],
         [
             every(as_collectives(profile, cluster), scenario.training.local_steps)

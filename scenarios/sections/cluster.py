@@ -42,8 +42,8 @@ from gcsim.simulator.cluster import (
     NodeGroup,
     Racks,
     TransportName,
-    one_of,
-    several,
+    bundle,
+    one_link_of,
 )
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Sums
@@ -246,7 +246,7 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
     groups, networks, buses = _groups(section, built, batch_size, together)
     network, bus = _slowest(networks), _slowest(buses)
     if collectives.ring_over_tree_range:
-        wire = carrier(transport, one_of(network, together).name)
+        wire = carrier(transport, one_link_of(network, together).name)
         if wire.endswith("TCP"):
             collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
@@ -262,7 +262,7 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
         else None,
         collectives=collectives,
         nics={
-            int(node): together_as_one(build_link(nic, transport), together)
+            int(node): bundle_nics(build_link(nic, transport), together)
             for node, nic in section.nics.items()
         }
         | {node: link for node, link in enumerate(networks) if link != network},
@@ -298,7 +298,7 @@ def _groups(
     for group in section.groups or [GroupSection(nodes=1)]:
         own = group.device is None  # the first one's stand in the cluster
         built = device if group.device is None else _built(group.device)
-        network = together_as_one(build_link(group.network or section.network, transport), together)
+        network = bundle_nics(build_link(group.network or section.network, transport), together)
         named = section.intra_node if own else group.intra_node
         usual = usual_bus(built, section.devices_per_node, transport)
         networks += [network] * group.nodes
@@ -313,7 +313,7 @@ def _slowest(links: Sequence[Link]) -> Link:
     return min(links, key=lambda link: link.rate)
 
 
-def together_as_one(link: Link, count: int) -> Link:
+def bundle_nics(link: Link, count: int) -> Link:
     """`count` equal NICs as one: their rates and connections add up."""
     if count == 1:
         return link
@@ -323,7 +323,7 @@ def together_as_one(link: Link, count: int) -> Link:
             place="cluster.nics_per_node",
             hint="rates over time, access links and shared media have one",
         )
-    return several(link, count)
+    return bundle(link, count)
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:

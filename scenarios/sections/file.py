@@ -65,7 +65,7 @@ _Path = Annotated[str, Field(min_length=1)]
 def _file_name(name: str) -> str:
     if not FILE_NAME.fullmatch(name):
         raise invalid(
-            f"{name!r} cannot name the folder of the results",
+            f"{name!r} cannot be the name of the results folder",
             "use letters, digits, '.', '_' and '-', beginning with a letter or digit",
         )
     return name

@@ -80,7 +80,7 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
     groups = cluster["groups"]
     if not isinstance(groups, list) or not groups or not all(isinstance(g, dict) for g in groups):
         hint = "write a list: groups: [{nodes: 4, device: a100}, {nodes: 8, device: v100}]"
-        yield document.problem(_GROUPS, ": no list of groups of nodes", hint)
+        yield document.problem(_GROUPS, " is not a list of groups of nodes", hint)
         return
     for key, why in _ONLY_THEIRS.items():
         if key in cluster:
@@ -108,14 +108,14 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
             yield document.problem(
                 (*at, "devices_per_node"),
                 f" = {own!r:.40}: the first group's nodes have {devices!r:.40} devices, and all "
-                "nodes must have as many",
-                "split the larger nodes: two nodes of 4 devices for one of 8, which the network "
-                "then joins",
+                "nodes must have the same number",
+                "split the larger nodes: two nodes of 4 devices for one of 8, joined by the "
+                "network",
             )
     for key, instead in _OF_ALL.items():
         if len(groups) == 1 and key in groups[0]:
             yield document.problem(
-                (*_GROUPS, 0, key), ": there is one group", f"write it as {instead}"
+                (*_GROUPS, 0, key), ": there is only one group", f"write it as {instead}"
             )
     priced = [group.get("per_hour") is not None for group in groups]
     if any(priced) and not all(priced) and not document.data.get("cost"):

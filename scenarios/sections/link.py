@@ -89,7 +89,7 @@ class LinkSection(LinkFields):
             merged = over(_figures(plain_link(catalog.link(base))), merged)
         section = handler(merged)
         if section.limited and {"efficiency", "trace"} & {*data}:
-            message = "`limited` would have no effect beside a stated goodput"
+            message = "`limited` would have no effect with a stated goodput"
             raise invalid(message, "leave out limited, or efficiency and trace")
         section._stated = dict(data)
         return section
@@ -124,7 +124,7 @@ def _limited(link: Link, transport: TransportName | None) -> Link:
         link,
         efficiency=link.efficiency * share,
         efficiency_range=(low * least, high * most),
-        source=f"{link.source} Of a limit comes {share} through ({least} to {most}).",
+        source=f"{link.source} Of a limited rate {share} ({least} to {most}) gets through.",
         estimate=True,
     )
 

@@ -109,7 +109,7 @@ def untrainable(
                 place=document.place(("compressors", number)),
                 message=f"{choice.label!r} needs second moments of samples' gradients, which "
                 "synthetic gradients do not have",
-                hint="leave it out, or take live gradients, or a trace with --second-moments",
+                hint="leave it out, or use live gradients or a trace with --second-moments",
             )
 
 
@@ -217,12 +217,12 @@ def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]])
     text: Callable[[tuple[int, ...]], str] = lambda shape: str(list(shape))  # noqa: E731
     for name, shape in trace.items():
         if name not in table:
-            return f"it has a tensor {name!r}, the {owner} has none of that name"
+            return f"it has a tensor {name!r}, which the {owner} lacks"
         if table[name] != shape:
             return f"its {name!r} is {text(shape)}, the {owner}'s {text(table[name])}"
     for name in table:
         if name not in trace:
-            return f"it has no tensor {name!r}, the {owner} has"
+            return f"it has no tensor {name!r}, which the {owner} has"
     if list(table) != list(trace):
-        return "its tensors stand in another order"
+        return "its tensors are in another order"
     return None

@@ -77,7 +77,7 @@ def device_in(file: str, name: str) -> Device:
     return read_device(f"{file}:{name}", Path("/"))[0]
 
 
-def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
+def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
     """Replace names of files by their contents, words for a network by its link, a run in the
     background by its share, and fill in the device's defaults. `document` is not checked yet;
     `path`: its file. Returns the absolute path of each file by setting, and the files' problems
@@ -107,14 +107,18 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
         if found is not None:
             holder[key], files[dotted(key_path)] = found
         if key == "network":
-            problems += _beside(document, (*key_path, "background"), holder[key], path)
+            problems += _replace_background_run(
+                document, (*key_path, "background"), holder[key], path
+            )
         if key == "device":
             with suppress(InputError):  # which the check of the device reports
                 _fill_in(_within(document.data, ("cluster",)), holder, _device(holder[key]))
     return files, problems
 
 
-def _beside(document: Document, key_path: Keys, link: Any, path: Path) -> list[Problem]:
+def _replace_background_run(
+    document: Document, key_path: Keys, link: Any, path: Path
+) -> list[Problem]:
     """Replace a run in a link's `background` by its share of the rate; return why it has none."""
     named = link.get("background") if isinstance(link, dict) else None
     if not isinstance(named, str):

@@ -29,7 +29,7 @@ def measured_passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | 
     if found is not None and measured_on and device.processor not in {None, measured_on}:
         warn_once(
             Path(scenario.name),
-            f"forward and backward were measured on a {measured_on.upper()} ({found.source}), and "
+            f"forward and backward were measured on a {measured_on.upper()} ({found.source}), but "
             f"cluster.device is {device.name}; leave `compute` out for that device's own times, "
             "or name the device that was measured",
         )
@@ -67,9 +67,9 @@ def check_passes(scenario: Scenario) -> None:
         if manifest.workers == 1 and scenario.cluster.workers > 1:
             warn_once(
                 gradients.trace,
-                "holds the gradients of one worker: errors (NMSE) are those of one worker's update "
-                "alone, which the mean over workers is not; record several with workers=N, or "
-                "under DistributedDataParallel",
+                "holds the gradients of one worker: errors (NMSE) are those of a single worker's "
+                "update, not of the mean over workers; record several with workers=N, or under "
+                "DistributedDataParallel",
             )
         if manifest.buckets is not None:
             _compare(gradients.trace, _elements(manifest.parameters, manifest.buckets), layouts)
@@ -96,7 +96,7 @@ def _profiled(
     if found.batch_size not in {None, scenario.batch_size}:
         warn_once(
             path,
-            f"most layers were given {found.batch_size} samples there, and batch_size is "
+            f"most layers got {found.batch_size} samples in the profile, but batch_size is "
             f"{scenario.batch_size}; set batch_size: {found.batch_size}, or profile again",
         )
     return found.times
@@ -115,9 +115,8 @@ def _compare(path: Path, seen: Sequence[int], layouts: Sequence[BucketLayout]) -
     if list(seen) != made:
         warn_once(
             path,
-            f"gradients were exchanged there in {_sizes(seen)}, and `ddp` makes "
-            f"{_sizes(made)}; set ddp: {{bucket: ...}} to the limit that was used (bucket_cap_mb, "
-            "in MiB)",
+            f"has its gradients in {_sizes(seen)}, but `ddp` makes {_sizes(made)}; set "
+            "ddp: {bucket: ...} to the limit that was used (bucket_cap_mb, in MiB)",
         )
 
 

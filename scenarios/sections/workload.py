@@ -78,8 +78,8 @@ def by_formula(
     return model, [
         document.problem(
             ("training", key),
-            f" = {getattr(training, key)!r}: {model.name!r} has layers of its own, not a formula",
-            f"leave it out, or take one: {', '.join(_BY_FORMULA[:_SOME])}, ...",
+            f" = {getattr(training, key)!r}: {model.name!r} has its own layers, not a formula",
+            f"leave it out, or use a model with one: {', '.join(_BY_FORMULA[:_SOME])}, ...",
         )
         for key in ("sequence", "checkpointing", "flash_attention")
         if getattr(training, key) != getattr(Training(), key)

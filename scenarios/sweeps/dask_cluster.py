@@ -57,9 +57,9 @@ class ClusterWorkers:
             raise InputError(message, place="--dask", hint=hint) from error
         problems = []
         for worker, code in there.items():
-            other = [f"{name} is another" for name in here if code.get(name) != here[name]]
+            other = [f"{name} differs" for name in here if code.get(name) != here[name]]
             if other:
-                message = f"on worker {worker} {' and '.join(other)} than here"
+                message = f"on worker {worker} {' and '.join(other)} from here"
                 hint = "install the same versions there"
                 problems.append(Problem(place="--dask", message=message, hint=hint))
         if problems:
@@ -67,7 +67,7 @@ class ClusterWorkers:
         if len({*keys.values(), *wanted}) > 1:
             message = "the workers' cores, processors, GPUs or copies of your own modules differ"
             message += " from those here" if wanted else ""
-            hint = "gradients and updates would, too: use machines that are alike"
+            hint = "gradients and updates would differ, too: use identical machines"
             raise InputError(message, place="--dask", hint=hint)
 
     @property

@@ -202,7 +202,7 @@ def points(
         for value in alternatives:
             alone = [*first[:number], value, *first[number + 1 :]]
             if (texts := _texts(alone)) not in known:
-                known[texts] = faults.trying(source, overrides, seed, alone)
+                known[texts] = faults.scenario_with(source, overrides, seed, alone)
     faults.raise_any()
     found: dict[str, Point] = {}
     size = math.prod(map(len, grid.values()))
@@ -213,7 +213,7 @@ def points(
             if texts in known:
                 scenario, unfit = known.pop(texts)
             else:
-                scenario, unfit = faults.trying(source, overrides, seed, chosen)
+                scenario, unfit = faults.scenario_with(source, overrides, seed, chosen)
             task.advance()
             if scenario is None:
                 continue
@@ -239,7 +239,7 @@ class _Faults:
         self._found: dict[tuple[str, str, str], list[tuple[Value, ...]]] = {}
         self._tried = 0
 
-    def trying(
+    def scenario_with(
         self,
         source: str | os.PathLike[str],
         overrides: Sequence[str],
@@ -276,11 +276,13 @@ class _Faults:
         """Raise `InputError` for problems, of single values or combinations."""
         if self._found:
             raise InputError(
-                self._told(Problem(place=place, message=message, hint=hint), where, combined)
+                self._with_values(Problem(place=place, message=message, hint=hint), where, combined)
                 for (place, message, hint), where in self._found.items()
             )
 
-    def _told(self, problem: Problem, where: Sequence[Sequence[Value]], combined: bool) -> Problem:
+    def _with_values(
+        self, problem: Problem, where: Sequence[Sequence[Value]], combined: bool
+    ) -> Problem:
         """The problem with its value, or combination of values."""
         place, message = problem.place, problem.message
         if not place.startswith("--set"):

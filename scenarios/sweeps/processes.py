@@ -126,7 +126,7 @@ class _Worker:
             )
         self.connection = Connection(here.detach())
 
-    def let_go(self) -> None:
+    def ask_to_leave(self) -> None:
         """Ask it to leave."""
         self.connection.close()
         if self._process.stdin is not None:
@@ -141,14 +141,14 @@ class _Worker:
             self._process.wait()
         self._said.close()
 
-    def last_words(self) -> Failure:
+    def failure_reason(self) -> Failure:
         """Reason why it died, by exit code and stderr."""
         code = self._process.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()
         if code in (-signal.SIGKILL, -signal.SIGTERM):
             name = signal.Signals(-code).name
-            hint = "if memory was short, give the command again with fewer --jobs"
+            hint = "if memory was short, repeat the command with fewer --jobs"
             return Failure(problems=(Problem(message=f"its process got {name}", hint=hint),))
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         why = said.rpartition("\n")[2]
@@ -196,9 +196,9 @@ class LocalWorkers:
                 try:
                     text, outcome = worker.connection.recv()
                 except (EOFError, OSError):
-                    text, outcome = "", worker.last_words()
+                    text, outcome = "", worker.failure_reason()
                     self._workers.remove(worker)
-                    worker.let_go()
+                    worker.ask_to_leave()
                     worker.end(0)
                 if outcome is None:
                     note(text)
@@ -210,7 +210,7 @@ class LocalWorkers:
     def close(self) -> None:
         """Let all processes leave; kill those that do not."""
         for worker in self._workers:
-            worker.let_go()
+            worker.ask_to_leave()
         deadline = time.monotonic() + GRACE
         for worker in self._workers:
             worker.end(deadline)
@@ -230,7 +230,7 @@ def serve(descriptor: int) -> None:
     with Connection(descriptor) as connection, contextlib.suppress(EOFError, OSError):
         while True:
             task = connection.recv()
-            outcome = task.perform(_Telling(connection))
+            outcome = task.perform(_PipeProgress(connection))
             connection.send(("", outcome))
 
 
@@ -246,7 +246,7 @@ def _leave_with_the_sweep() -> None:
     os._exit(1)
 
 
-class _Telling:
+class _PipeProgress:
     """Progress sent to the sweep as text."""
 
     def __init__(self, connection: Connection) -> None:
@@ -255,7 +255,7 @@ class _Telling:
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Stage]:
         """Stage whose steps are reported at intervals."""
-        yield _ToldStage(self._tell, description, total)
+        yield _PipeStage(self._tell, description, total)
 
     def _tell(self, text: str) -> None:
         if time.monotonic() - self._last >= NOTES_EVERY:
@@ -263,7 +263,7 @@ class _Telling:
             self._connection.send((text, None))
 
 
-class _ToldStage:
+class _PipeStage:
     def __init__(self, tell: Callable[[str], None], description: str, total: int) -> None:
         self._tell, self._description, self._total = tell, description, total
         self._done = Fraction(0)

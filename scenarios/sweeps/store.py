@@ -33,8 +33,8 @@ from gcsim.errors import InputError, Problem
 from gcsim.files import json_text, lock, open_lock, replacing, replacing_together, require_one_run
 from gcsim.json_file import LARGEST, broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result, row_from
-from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import input_files, own_compressor, own_model, own_model_code
+from gcsim.scenarios.running.result_cache import simulation_code
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps import point_file
@@ -125,7 +125,7 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         message = (
-            f"holds points of another grid or scenario, which this sweep has not: {others[0]}{more}"
+            f"holds points of another grid or scenario that this sweep lacks: {others[0]}{more}"
         )
         raise InputError(message, place=str(folder), hint=f"add these values, or {ELSEWHERE}")
     return found
@@ -154,18 +154,18 @@ class Codes:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], str] = {}
 
-    def of(self, scenario: Scenario, beside: Sequence[Any] = ()) -> str:
-        """Versions of gcsim and its libraries, and the user's code and files named; `beside`: facts
-        of a `Judge`."""
+    def of(self, scenario: Scenario, judge_facts: Sequence[Any] = ()) -> str:
+        """Hash of the versions of gcsim and its libraries, of the user's code and files that the
+        scenario names, and of `judge_facts`, the facts of a `Judge`."""
         files = input_files(scenario)
         choices = [choice for choice in scenario.compressors if choice.kind not in REGISTRY]
         named = json.dumps([[choice.kind, choice.parameters] for choice in choices], default=str)
-        asked = (*files, *sorted(own_model_code(scenario)), named, repr(beside))
+        asked = (*files, *sorted(own_model_code(scenario)), named, repr(judge_facts))
         if asked not in self._known:
             facts = {
                 "gcsim": version.__version__,
                 "simulation": simulation_code(),
-                "beside": list(beside),
+                "beside": list(judge_facts),
                 "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
             }
             own = dict(own_model(scenario))
@@ -179,13 +179,13 @@ _HINT = "gcsim sweep writes it when all points are done; repeat the command to c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
+class _StoredPoint:
     point: dict[str, Any]
     file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Failed:
+class _FailedPoint:
     point: dict[str, Any]
     bug: bool
     problems: tuple[str, ...]
@@ -193,14 +193,14 @@ class _Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _StoredSweep:
     grid: dict[str, tuple[Any, ...]]
     versions: dict[str, str]
-    points: tuple[_Done, ...]
-    failed: tuple[_Failed, ...]
+    points: tuple[_StoredPoint, ...]
+    failed: tuple[_FailedPoint, ...]
 
 
-_STORED = TypeAdapter(_Stored)
+_STORED = TypeAdapter(_StoredSweep)
 
 
 def is_sweep(path: Path) -> bool:

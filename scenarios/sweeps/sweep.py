@@ -40,14 +40,14 @@ from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, check_jobs, default_jobs, drive
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import (
-    Done,
     Failure,
     Judge,
     Outcome,
+    PointOutput,
     Task,
     done,
     failure,
-    key_there,
+    profile_key_here,
 )
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.stage1 import cache
@@ -172,7 +172,7 @@ class _Running:
         if dask is not None:
             from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
-            with closing(ClusterWorkers(dask, partial(key_there, scenarios[0]))) as cluster:
+            with closing(ClusterWorkers(dask, partial(profile_key_here, scenarios[0]))) as cluster:
                 store.begin(self._at, self._plan.header)
                 stage1 = Stage1(scenarios, shared_cache=False)
                 stage1.run(cluster, self._progress)
@@ -198,12 +198,12 @@ class _Running:
 
             def ended(number: int, outcome: Outcome) -> None:
                 point = self._plan.points[number]
-                if judge_here and isinstance(outcome, Done):
+                if judge_here and isinstance(outcome, PointOutput):
                     prices = PriceList(point.scenario.cluster.device)
                     head, result = self._head(number), outcome.result
                     outcome = done(self._judge, point.scenario, head, result, prices)
                 self._keep(number, outcome)
-                if isinstance(outcome, Done):
+                if isinstance(outcome, PointOutput):
                     while written and written[0].done():
                         written.pop(0).result()
                     written.append(disk.submit(store.store, self._at, point, outcome.text))
@@ -230,7 +230,7 @@ class _Running:
         point = self._plan.points[number]
         if isinstance(outcome, Failure):
             self._failures[point.key] = outcome
-        elif isinstance(outcome, Done):
+        elif isinstance(outcome, PointOutput):
             self._results[point.key] = outcome.result
         else:
             raise InternalError("profiles came back where a result was asked for")
@@ -338,7 +338,7 @@ class Stage1:
     def _note(self, keys: Sequence[_Key], outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
             self._failures.update(dict.fromkeys(keys, outcome))
-        elif isinstance(outcome, Done):
+        elif isinstance(outcome, PointOutput):
             raise InternalError("a result came back where profiles were asked for")
         elif not self._shared_cache:
             self._made.update(zip(keys, outcome, strict=True))

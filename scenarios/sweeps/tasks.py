@@ -95,7 +95,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class PointOutput:
     """Result of a point, without timelines, and its file."""
 
     result: Result
@@ -104,20 +104,22 @@ class Done:
 
 def done(
     judge: Judge, scenario: Scenario, head: Mapping[str, Any], result: Result, prices: PriceList
-) -> Done:
+) -> PointOutput:
     """The judged result of a point; `head`: of its file, `prices`: of its device."""
     judged = judge.judged(scenario, result, prices)
-    return Done(result=replace(judged, faulty=None, trained=None), text=text_of(head, judged))
+    return PointOutput(
+        result=replace(judged, faulty=None, trained=None), text=text_of(head, judged)
+    )
 
 
-Outcome = Done | Profiles | Failure
+Outcome = PointOutput | Profiles | Failure
 """Outcome of a point, requested profiles, or failure."""
 
 
 def _performed(task: Task, watcher: Progress) -> Outcome:
     _keep(task.profiles)
     scenario = task.scenario
-    kept = _kept_for(scenario.cluster.device, task.judge)
+    kept = _cache_for(scenario.cluster.device, task.judge)
     keys = kept.keys(scenario)
     profiles = kept.load(keys)
     if profiles is None:
@@ -135,7 +137,7 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
     return done(kept.judge, scenario, task.head, result, kept.prices)
 
 
-class _Kept:
+class _PointCache:
     def __init__(self, device: Device, judge: type[Judge]) -> None:
         self.device, self.prices, self.points = device, PriceList(device), 0
         self.judge = judge()
@@ -158,11 +160,11 @@ class _Kept:
         return [self._profiles[key] for key in keys]
 
 
-_kept: _Kept | None = None
+_kept: _PointCache | None = None
 _KEPT_FOR = 64  # points: a process must not gather a whole sweep's profiles
 
 
-def _kept_for(device: Device, judge: type[Judge]) -> _Kept:
+def _cache_for(device: Device, judge: type[Judge]) -> _PointCache:
     global _kept  # noqa: PLW0603 - a process has one
     if (
         _kept is None
@@ -170,12 +172,12 @@ def _kept_for(device: Device, judge: type[Judge]) -> _Kept:
         or _kept.device != device
         or type(_kept.judge) is not judge
     ):
-        _kept = _Kept(device, judge)
+        _kept = _PointCache(device, judge)
     _kept.points += 1
     return _kept
 
 
-def key_there(scenario: Scenario) -> str:
+def profile_key_here(scenario: Scenario) -> str:
     """Key of a profile on the asked machine: its cores, processor, code."""
     with machine.all_cores():
         return profile_key(scenario, scenario.compressors[0])
@@ -233,7 +235,7 @@ def _stored(key: str) -> str:
         return _path(key).read_text(encoding="utf-8")
     except FileNotFoundError:
         hint = "set GCSIM_CACHE_DIR to a folder with space"
-        message = "profiles cannot be kept here, and a sweep needs them"
+        message = "profiles cannot be stored here, but a sweep needs them"
         raise InputError(message, place=str(cache_folder()), hint=hint) from None
 
 

@@ -84,7 +84,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def sooner(one: Row, other: Row) -> NDArray[np.float64]:
+def target_speed_ratio(one: Row, other: Row) -> NDArray[np.float64]:
     """Draws of `one`'s speed to the target over `other`'s; both were trained."""
     worlds = [np.array(row.iteration_draws_s or (row.iteration_s,)) for row in (other, one)]
     faster = worlds[0] / worlds[1]

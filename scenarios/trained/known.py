@@ -21,23 +21,23 @@ from gcsim.scenarios.result import Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sweeps.tasks import Judge
 from gcsim.scenarios.trained import study
-from gcsim.scenarios.trained.bands import grain, sooner
+from gcsim.scenarios.trained.bands import grain, target_speed_ratio
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import plan_of, unsupported
-from gcsim.scenarios.trained.search import Tried, known_of
+from gcsim.scenarios.trained.search import MethodTraining, known_of
 from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1  # least relative difference of bytes at which trajectories are priced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownTrainings:
     """Known trainings of a scenario, by label of the method."""
 
-    found: Mapping[str, Tried]
+    found: Mapping[str, MethodTraining]
     too_short: Mapping[str, str]
     """Reasons why others do not tell."""
     level: float
@@ -46,8 +46,11 @@ class Known:
     """Steps to the target by seed, of `found`."""
 
 
-def with_trained(
-    scenario: Scenario, result: Result, known: Known | None = None, prices: PriceList | None = None
+def with_training_results(
+    scenario: Scenario,
+    result: Result,
+    known: KnownTrainings | None = None,
+    prices: PriceList | None = None,
 ) -> Result:
     """The result with training outcomes in its rows, provenance and curves; `known`: those of the
     scenario, `prices`: its device's, where at hand."""
@@ -93,11 +96,11 @@ def with_trained(
     return replace(result, rows=tuple(rows), provenance={**result.provenance, "training": told})
 
 
-class Trainings(Judge):
+class TrainingJudge(Judge):
     """Known training of the points of a sweep; trajectories of equal trainings are read once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownTrainings] = {}
 
     def facts(self, scenario: Scenario) -> list[Any]:
         """Facts that name a point's trajectories: methods, learning rates, where trained."""
@@ -105,12 +108,12 @@ class Trainings(Judge):
         return [(label, one.rate, one.made) for label, one in found.items()]
 
     def judged(self, scenario: Scenario, result: Result, prices: PriceList) -> Result:
-        """`with_trained` of a point."""
+        """`with_training_results` of a point."""
         if scenario.train is None:
             return result
-        return with_trained(scenario, result, self._of(scenario), prices)
+        return with_training_results(scenario, result, self._of(scenario), prices)
 
-    def _of(self, scenario: Scenario) -> Known:
+    def _of(self, scenario: Scenario) -> KnownTrainings:
         asked = repr([getattr(scenario, name) for name in _TRAINING])
         if asked not in self._known:
             self._known[asked] = known_trainings(scenario)
@@ -124,7 +127,7 @@ _TRAINING = (
 """Fields of a scenario on which trajectories depend."""
 
 
-def known_trainings(scenario: Scenario) -> Known:
+def known_trainings(scenario: Scenario) -> KnownTrainings:
     """Known trainings of a scenario's methods, except those that compress in too few steps."""
     plan, every = (
         plan_of(scenario),
@@ -138,13 +141,13 @@ def known_trainings(scenario: Scenario) -> Known:
     )
     level = math.nan if dense is None else study.dense_level(dense)
     ends = {label: study.ends_of(plan, one, level) for label, one in found.items()}
-    return Known(found=found, too_short=too_short, level=level, ends=ends)
+    return KnownTrainings(found=found, too_short=too_short, level=level, ends=ends)
 
 
 def _curves(
     scenario: Scenario,
     result: Result,
-    found: Mapping[str, Tried],
+    found: Mapping[str, MethodTraining],
     priced: Mapping[str, Sequence[Clock]],
 ) -> tuple[Curve, ...]:
     """Curves on the clock of the largest cluster."""
@@ -193,13 +196,13 @@ def _gaining(row: Row, by_seed: Sequence[float]) -> Row:
 def _with_range(row: Row, dense: Row) -> Row:
     if row is dense or not row.speedups_to_target or not dense.speedups_to_target:
         return row
-    draws = sooner(row, dense)
+    draws = target_speed_ratio(row, dense)
     low, high = interval(draws)
     return replace(
         row,
         speedup_to_target_low=float(low),
         speedup_to_target_high=float(high),
-        probability_pays_to_target=doubted(np.mean(draws > 1)),
+        probability_pays_to_target=as_probability(np.mean(draws > 1)),
     )
 
 
@@ -212,7 +215,10 @@ def _with_cost(row: Row, dense: Row, steps: float) -> Row:
 
 
 def _priced(
-    scenario: Scenario, result: Result, found: Mapping[str, Tried], prices: PriceList | None
+    scenario: Scenario,
+    result: Result,
+    found: Mapping[str, MethodTraining],
+    prices: PriceList | None,
 ) -> dict[str, list[Clock]]:
     """Clocks by cluster size, for methods that send other bytes over their training."""
     sent = {row.label: row.wire_bytes_per_worker for row in result.rows}
@@ -228,7 +234,11 @@ def _priced(
 
 
 def _over_its_training(
-    row: Row, one: Tried, ends: Sequence[tuple[int | None, int | None]], clock: Clock, dense: Row
+    row: Row,
+    one: MethodTraining,
+    ends: Sequence[tuple[int | None, int | None]],
+    clock: Clock,
+    dense: Row,
 ) -> Row:
     """The row with its training's traffic; `ends`: its steps and dense training's, by seed."""
     row = replace(row, wire_bytes_over_training=one.wire_bytes_per_worker)

@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 MAIN = "__main__"
 
 
-def with_own(
+def with_user_code(
     scenario: Scenario,
     *,
     build_model: Function | None = None,
@@ -39,7 +39,7 @@ def with_own(
         if splits is None:
             message = "your own model needs your own data"
             raise InputError(message, place="build_model", hint="give splits, too")
-        shape, kind, classes = _looked_at(build_model, splits)
+        shape, kind, classes = _inspect(build_model, splits)
         model = own_model(name, shape, max(2, classes), input_kind=kind)
     found = replace(
         scenario,
@@ -68,7 +68,7 @@ def name_of(function: Function, place: str) -> str:
     return f"{module}:{name}"
 
 
-def _looked_at(build_model: Function, splits: Function) -> tuple[tuple[int, ...], InputKind, int]:
+def _inspect(build_model: Function, splits: Function) -> tuple[tuple[int, ...], InputKind, int]:
     """Shape and kind of a sample, and size of the output's last axis (1: none)."""
     import torch
 

@@ -233,7 +233,7 @@ def _imported(function: str) -> None:
         importlib.import_module(function.partition(":")[0])
 
 
-def kept_as(run: Run) -> str:
+def cache_name(run: Run) -> str:
     """Name of a trajectory on this machine."""
     return run.path.name
 
@@ -247,7 +247,7 @@ def check_not_inside() -> None:
     """Raise `InputError` if a script imported for its function trains in turn."""
     if _performing.get():
         raise InputError(
-            "a process that trains imports your script, which trains again",
+            "training processes import your script, which would train again",
             place="gcsim.train",
             hint='call it under if __name__ == "__main__":',
         )
@@ -284,7 +284,7 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         stated = getattr(training, key)
         if stated != "fp32" and (key, stated) != ("precision", "bf16"):
             known = "float32, or with bfloat16 products: training.precision=bf16"
-            message = f"{stated} is not trained: trajectories are in {known}"
+            message = f"gcsim train does not train in {stated}: trajectories are in {known}"
             hint = f"give --set training.{key}=fp32, or estimate an iteration with: gcsim run"
             found.append(Problem(place=f"training.{key}", message=message, hint=hint))
             break
@@ -298,7 +298,7 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         hint = f"give --set training.between=workers, or train.workers: the number of {ends}"
         found.append(Problem(place="training.between", message=message, hint=hint))
     if training.faults is not None:
-        message = "with fewer workers the mean gradient would differ: trajectories cannot lose any"
+        message = "a trajectory cannot lose workers, because its mean gradient would change"
         hint = "give --set training.faults=null, or estimate the deaths with: gcsim run"
         found.append(Problem(place="training.faults", message=message, hint=hint))
     return found
@@ -313,8 +313,8 @@ def mid_round(scenario: Scenario) -> list[str]:
         ends = range(every - 1, plan.steps - 1, every)
         if any(method.phase(parameters, end) == "local" for end in ends):
             found.append(
-                f"{choice.label}: workers change clients between two synchronisations; let each "
-                f"round (train.partition.round = {every}) end with one."
+                f"{choice.label}: workers change clients between two synchronisations; each "
+                f"round (train.partition.round = {every}) must end with one."
             )
     return found
 

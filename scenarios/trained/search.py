@@ -35,7 +35,7 @@ from gcsim.scenarios.sweeps.processes import (
 )
 from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.scenarios.trained.horizon import Delays, stated_delays, stated_share, telling, too_short
-from gcsim.scenarios.trained.runs import Run, kept_as, plan_of
+from gcsim.scenarios.trained.runs import Run, cache_name, plan_of
 from gcsim.traces.training.loop import put_away
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -47,7 +47,7 @@ COMPRESSED = 0.1  # least share of compressed steps of a trained method
 
 
 @dataclass(slots=True)
-class Tried:
+class MethodTraining:
     """Trajectories of one method."""
 
     choice: CompressorChoice
@@ -112,9 +112,9 @@ def train_all(
     fresh: bool = False,
     widen: bool = False,
     progress: Progress,
-    ended: Callable[[Tried], None] = lambda dense: None,
-    compared: Callable[[Tried], None] = lambda dense: None,
-) -> tuple[Tried, ...]:
+    ended: Callable[[MethodTraining], None] = lambda dense: None,
+    compared: Callable[[MethodTraining], None] = lambda dense: None,
+) -> tuple[MethodTraining, ...]:
     """Train all methods, in the scenario's order, except known and, unless `fresh`, shipped
     trajectories, beyond whose rates only `widen` searches; dense training goes ahead, and
     `compared` gets it when the stated rates have had their first steps, `ended` when it is
@@ -139,10 +139,10 @@ def _workers(
         return LocalWorkers(jobs or default_jobs(_memory(scenario)), side_by_side=True)
     from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
-    return ClusterWorkers(dask, partial(kept_as, search.waiting[0][1]), here=True)
+    return ClusterWorkers(dask, partial(cache_name, search.waiting[0][1]), here=True)
 
 
-def known_of(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
+def known_of(scenario: Scenario, choice: CompressorChoice) -> MethodTraining | None:
     """Trajectories that `train_all` would find for a method; None if it had to train."""
     search = _Search(replace(scenario, compressors=(choice,)), fresh=False, widen=False)
     search.begin()
@@ -164,14 +164,14 @@ class _Search:
         scenario: Scenario,
         fresh: bool,
         widen: bool,
-        ended: Callable[[Tried], None] = lambda dense: None,
-        compared: Callable[[Tried], None] = lambda dense: None,
+        ended: Callable[[MethodTraining], None] = lambda dense: None,
+        compared: Callable[[MethodTraining], None] = lambda dense: None,
     ) -> None:
         self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
         self._widen = widen
         self._ended, self._compared = ended, compared
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
-        self.tried = [Tried(choice=choice) for choice in scenario.compressors]
+        self.tried = [MethodTraining(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []  # runs by task, with the method's number
         self._rung: dict[int, list[float]] = {}  # rates under comparison, by method
         self._size: dict[int, int] = {}  # of them without those beyond the stated ones
@@ -190,7 +190,7 @@ class _Search:
         """Methods with something unknown."""
         return [self.tried[method].choice for method in dict(self._asked)]
 
-    def run(self, workers: Workers, progress: Progress) -> tuple[Tried, ...]:
+    def run(self, workers: Workers, progress: Progress) -> tuple[MethodTraining, ...]:
         """Run what is waiting, and what follows from it."""
         with progress.task("steps of training", self._expected()) as stage:
 

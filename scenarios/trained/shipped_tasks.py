@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.files import cache_folder
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.traces.training import shipped
 from gcsim.traces.training.plan import Optimizer
@@ -30,11 +30,11 @@ TASKS = (
 Field = Literal["images", "text"]
 
 if TYPE_CHECKING:
-    from gcsim.scenarios.trained.search import Tried
+    from gcsim.scenarios.trained.search import MethodTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class TaskOutcome:
     """Outcome of one task with a method."""
 
     task: str
@@ -51,17 +51,19 @@ class Ended:
     too_short: str  # why, with the steps that could tell
 
 
-def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
+def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
     """Outcomes of the tasks with known training, kept until a trajectory comes or goes."""
     if kind not in REGISTRY:
         return ()
     folders = shipped.FOLDER, cache_folder() / "trajectories"
     files = [(path, path.stat().st_mtime_ns) for folder in folders for path in folder.glob("*")]
-    name = kept.name_of(kind=kind, given=given, trajectories=sorted(files))
-    return kept.remembered(name, TypeAdapter(tuple[Ended, ...]), lambda: _on_all(kind, given))
+    name = result_cache.key_of(kind=kind, given=given, trajectories=sorted(files))
+    return result_cache.cached(
+        name, TypeAdapter(tuple[TaskOutcome, ...]), lambda: _on_all(kind, given)
+    )
 
 
-def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
+def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
     parameters = check_parameters(kind, given).model_dump()
     usual = check_parameters(kind, {}).model_dump()
     found = []
@@ -71,7 +73,9 @@ def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]]) -> Ended | None:
+def on_shipped_task(
+    name: str, kind: str, parameters: Sequence[Mapping[str, Any]]
+) -> TaskOutcome | None:
     """Outcome of a task with the first of these parameters that was trained."""
     from gcsim.scenarios.trained.runs import plan_of
     from gcsim.scenarios.trained.search import known_of
@@ -85,7 +89,7 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
         return None
     plan, level = plan_of(scenario), dense_level(dense)
     ends, base = (ends_of(plan, one, level) for one in (tried, dense))
-    return Ended(
+    return TaskOutcome(
         task=name,
         field=field_of(scenario),
         optimizer=kind_of(plan.optimizer),
@@ -113,7 +117,7 @@ def kind_of(optimizer: Optimizer) -> str:
 
 
 @lru_cache
-def _task(name: str) -> tuple[Scenario, Tried | None]:
+def _task(name: str) -> tuple[Scenario, MethodTraining | None]:
     from gcsim.scenarios.trained.search import known_of
 
     scenario = load_scenario(name)

@@ -27,7 +27,7 @@ from gcsim.scenarios.trained.bands import ALPHA, alike, band, grain, holm
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import check_not_inside, plan_of, unsupported
-from gcsim.scenarios.trained.search import Tried, train_all
+from gcsim.scenarios.trained.search import MethodTraining, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
 
@@ -111,13 +111,13 @@ def described(target: Target, dense_accuracy: float) -> str:
     return f"accuracy {share * dense_accuracy:.4g} ({share:g} of dense)"
 
 
-def dense_level(dense: Tried) -> float:
+def dense_level(dense: MethodTraining) -> float:
     """Dense training's last accuracy, median over seeds; nan without one."""
     last = [one.evaluations[-1].accuracy for one in dense.trajectories]
     return float(np.median([math.nan if one is None else one for one in last]))
 
 
-def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
+def ends_of(plan: Plan, tried: MethodTraining, level: float) -> list[int | None]:
     """Steps to the target by seed, None of a training that does not tell; `level`: dense training's
     last accuracy."""
     if tried.untrained or tried.too_short:
@@ -125,7 +125,7 @@ def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
     return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
 
 
-def _check_target(plan: Plan, dense: Tried) -> None:
+def _check_target(plan: Plan, dense: MethodTraining) -> None:
     if mostly(ends_of(plan, dense, dense_level(dense))):
         return
     if all(one.ended == "diverged" for one in dense.trajectories):
@@ -138,17 +138,17 @@ def _check_target(plan: Plan, dense: Tried) -> None:
         got = f"a loss of {np.median(loss):.3g}" if plan.target.loss else f"{np.median(best):.3g}"
         asked = f"{_asked(plan.target)} for good"
         message = f"dense training reached {got} in {plan.steps} steps, not {asked}"
-        _, hint = unlearned(dense) or ("", "lower the target, or raise train.steps")
+        _, hint = not_learning(dense) or ("", "lower the target, or raise train.steps")
     raise InputError(message, place="train.target", hint=hint)
 
 
-def _warn(dense: Tried, tell: Callable[[str], None]) -> None:
-    if found := unlearned(dense):
+def _warn(dense: MethodTraining, tell: Callable[[str], None]) -> None:
+    if found := not_learning(dense):
         message, hint = found
         tell(f"warning: {message}. The search continues; to start elsewhere, {hint}.")
 
 
-def unlearned(dense: Tried) -> tuple[str, str] | None:
+def not_learning(dense: MethodTraining) -> tuple[str, str] | None:
     """Sign that dense training does not learn, and what to set; None where a rate has left the loss
     of untrained weights behind."""
     seeds = [one for by_seed in dense.rates.values() for one in by_seed.values()]
@@ -184,7 +184,7 @@ def _asked(target: Target) -> str:
 def _rows_at(
     nodes: int,
     scenario: Scenario,
-    tried: Sequence[Tried],
+    tried: Sequence[MethodTraining],
     clocks_there: Sequence[Clock],
     ends: Sequence[Sequence[int | None]],
 ) -> list[TrainedRow]:
@@ -299,7 +299,7 @@ def _finite(speedup: float) -> float | None:
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
     """Seconds until a number of steps, `[2, worlds]`: of estimates and of ranges."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
-    both = np.array([clock.elapsed(found, widened=ranges)[place] for ranges in (False, True)])
+    both = np.array([clock.elapsed(found, widened_draws=ranges)[place] for ranges in (False, True)])
     return both if steps is not None else np.full_like(both, math.inf)
 
 
@@ -319,7 +319,7 @@ def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float
     return float(np.median(ratios)) if mostly(own) else None
 
 
-def curve_of(one: Tried, found: Trajectory, seconds: Iterable[float]) -> Curve:
+def curve_of(one: MethodTraining, found: Trajectory, seconds: Iterable[float]) -> Curve:
     """Curve of a trajectory; `seconds` by evaluation."""
     return Curve(
         label=one.choice.label,

@@ -1,17 +1,17 @@
-"""Approximate length of an iteration in each of many worlds.
+"""Approximate duration of an iteration in each of many worlds.
 
-Exact simulation of every world would take minutes. A world changes almost only one rank's step, by
-the ends of its computations and the times of its collectives, so
+An exact simulation of every world would take minutes. But a world changes an iteration almost only
+through the durations of one rank's computations and collectives, so
 
     iteration in a world = exact iteration as stated * f(world) / f(as stated)
 
-with f that step (`one_rank.py`) of the slowest rank, with collectives as when all enter together; a
-few recorded steps stand for each phase. What f leaves out (skew, shared cores, randomness) is the
-same share in every world. `docs/model/uncertainty.md` has the error.
+where f is the step of the slowest rank (`one_rank.py`), whose collectives take as long as if all
+ranks entered together; a few recorded steps stand for each phase. What f omits (skew, shared cores,
+randomness) is assumed to scale all worlds alike. `docs/model/uncertainty.md` has the error.
 
-Kernels' prices are linear in a launch's time and the reciprocals of rates, on each clock of a GPU;
-so are a plan's parts from a training's figures; passes take a share longer or shorter;
-`uncertainty/collective_times.py` has the collectives.
+Kernel prices are linear in the launch time and in the reciprocals of the rates, on host and device
+separately; the other parts of a plan are linear in the training's figures; forward and backward are
+scaled; `uncertainty/collective_times.py` has the collectives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gcsim.scenarios.uncertainty.figures import Column
 from gcsim.scenarios.uncertainty.kernel_use import counts
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.devices.clocks import together
+from gcsim.simulator.devices.clocks import combined_time
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import (
@@ -41,26 +41,26 @@ from gcsim.simulator.plans import (
     Planner,
     first_alike,
     objects_of,
+    pass_slowdown,
     payloads_of,
-    shared,
     streaming,
 )
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.averages import slow_ranks
-from gcsim.simulator.steps.events.even_cluster import Together
+from gcsim.simulator.steps.events.even_cluster import EvenCollectiveTimes
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.training import Code, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]  # a column per world
-_RECORDED = 4  # most steps of a phase to look at
-_PACES = 20  # iterations that average the slowest rank's pace
+_RECORDED = 4  # most recorded steps of a phase that are evaluated
+_PACES = 20  # iterations over which the slowest rank's slowdown is averaged
 
 
 class Approximation:
-    """All methods on one cluster, in picoseconds."""
+    """Approximate iterations of any method on one cluster, in picoseconds."""
 
     def __init__(
         self,
@@ -72,22 +72,24 @@ class Approximation:
         *,
         prices: PriceList,
         seed: int,
-        held: CollectiveTimes | None = None,
+        collective_times: CollectiveTimes | None = None,
         group: int = 0,
     ) -> None:
-        """`training`: the stated one on `nodes` nodes; `held`: collectives' times of an
-        approximation in the same worlds, which has all of these; `group`: of the rank, whose
-        prices and passes these are."""
+        """`training`: the stated one on `nodes` nodes; `collective_times`: those of another
+        approximation in the same worlds, to share; `group`: the rank's group of nodes, to which
+        `prices` and `compute` belong."""
         cluster = with_nodes(drawn.cluster(0), nodes).all_like(group)
-        self._slower = drawn.slower(group)
+        self._slower = drawn.kernel_extras(group)
         self._drawn, self._worlds = drawn, drawn.worlds
         self._cluster, self._prices = cluster, prices
-        self.held = held or CollectiveTimes(drawn, nodes, records_of(profiles))
+        self.collective_times = collective_times or CollectiveTimes(
+            drawn, nodes, records_of(profiles)
+        )
         self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
 
         def planner(training: Training) -> Planner:
-            together = Together(cluster, training, self._together)
+            together = EvenCollectiveTimes(cluster, training, self._together)
             return Planner(cluster, compute, training, prices, together)
 
         self._planner = planner(training)
@@ -98,7 +100,7 @@ class Approximation:
         )
         alike = replace(training, code=Code(), shared_node=SharedNode(slowdown=one))
         crowd = drawn.figure(training.shared_node, ("training", "shared_node"), "slowdown") * float(
-            shared(cluster, alike) - 1
+            pass_slowdown(cluster, alike) - 1
         )
         longer = (
             skewed * drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
@@ -106,7 +108,7 @@ class Approximation:
         self._passes = drawn.passes(group) * longer / longer[0]
         self._beside = [
             (planner(replace(training, interference=interference)), places)
-            for interference, places in drawn.beside
+            for interference, places in drawn.interferences
         ]
         self._streamed = training.encode_on == "communicator"
         self._slowdown = _slowdown(cluster, training, seed)
@@ -114,12 +116,14 @@ class Approximation:
     def _together(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
-        finishes: Times = starts + round(self.held(record, server_time, self._extra((), 1))[0])
+        finishes: Times = starts + round(
+            self.collective_times(record, server_time, self._extra((), 1))[0]
+        )
         return finishes
 
     def iteration(self, profile: TrafficProfile) -> Column:
-        """f of a method."""
-        code = self._planner.around(profile)
+        """Return f of a method, by world."""
+        code = self._planner.exchange_code_times(profile)
         of_phase = []
         for phase in profile.phases:
             steps = _steps(phase)
@@ -130,8 +134,8 @@ class Approximation:
         return self._loaded(of_phase, phase_order(profile)) / profile.period
 
     def _loaded(self, of_phase: Sequence[Column], order: Sequence[int]) -> Column:
-        """Second period of a loader that is never far ahead
-        (`simulator.steps.events.input_loader`): the first fills the store."""
+        """Return the duration of the second period with the input loader
+        (`simulator.steps.events.input_loader`); the first period fills its prefetch buffer."""
         micro, loading = self._training.accumulation, self._training.input
         if loading is None:
             total: Column = np.bincount(order).astype(np.float64) @ np.array(of_phase)
@@ -152,18 +156,18 @@ class Approximation:
     def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
-        priced = self._planner.alone(step, code)
+        priced = self._planner.without_interference(step, code)
         if priced.sharded:
             return self._sharded(priced, step)
-        plan = self._planner.slowed(priced)
+        plan = self._planner.with_interference(priced)
         stated, alone = _Durations.of(plan), _Durations.of(priced)
-        parts, before, after, held, served = (rows[:, None] for rows in stated.rows)
+        parts, before, after, delays, served = (rows[:, None] for rows in stated.rows)
         for planner, places in self._beside:
-            other = _Durations.of(planner.slowed(priced))
+            other = _Durations.of(planner.with_interference(priced))
             more = [far - near for far, near in zip(other.rows, stated.rows, strict=True)]
-            parts, before, after, held, served = (
+            parts, before, after, delays, served = (
                 rows + rise[:, None] * places
-                for rows, rise in zip((parts, before, after, held, served), more, strict=True)
+                for rows, rise in zip((parts, before, after, delays, served), more, strict=True)
             )
         passes = self._slowdown * self._passes
         parts = parts * passes
@@ -181,21 +185,21 @@ class Approximation:
             extra_before.append(self._extra((start, *moments), first))
             pairs = zip(answers, payloads, strict=True)
             extra_after += [self._extra((compute,), number) for compute, number in pairs]
-            if answers:  # as `plans.framed`
+            if answers:  # as `plans.with_code_time`
                 extra_before[-1] = extra_before[-1] + around / 2
                 extra_after[-1] = extra_after[-1] + around / 2
             servers = exchange.servers or (None,) * len(exchange.collectives)
             for record, by, ranks in zip(exchange.collectives, servers, payloads, strict=True):
                 number = len(times)
                 server_time = round(float(stated.rows[_SERVED][number]))
-                longer = waits * alone.rows[_HELD][number] + (1 - waits) * held[number]
+                longer = waits * alone.rows[_DELAYS][number] + (1 - waits) * delays[number]
                 name = id(record), server_time, id(by)
                 if name not in together:
                     parted = self._cluster.servers if record.kind == "push_pull" else 1
                     more_served = self._extra(() if by is None else (by,), ranks, parted)
-                    together[name] = self.held(record, server_time, more_served)
+                    together[name] = self.collective_times(record, server_time, more_served)
                 times.append(longer + together[name])
-        if self._streamed:  # as `plans.in_its_stream`
+        if self._streamed:  # as `plans.in_collectives_stream`
             times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
             extra_after = [0 * longer for longer in extra_after]
             for bucket, longer in enumerate(extra_before):
@@ -218,7 +222,7 @@ class Approximation:
         return self._whole(plan, found, passes)
 
     def _sharded(self, plan: StepPlan, step: Step) -> Column:
-        """The whole step of a rank that keeps a part of the weights."""
+        """Return the step of a rank with sharded weights."""
         passes, nothing = self._slowdown * self._passes, self._extra((), 1)
         units, times = [], []
         for unit, exchange in zip(sharded.units_of(plan), step.exchanges, strict=True):
@@ -237,7 +241,7 @@ class Approximation:
                     unit.between,
                 )
             )
-            times.append([self.held(one, 0, nothing) for one in exchange.collectives])
+            times.append([self.collective_times(one, 0, nothing) for one in exchange.collectives])
         streams = sharded.Streams(
             np.zeros(len(self._worlds)), lambda unit, place, entry: entry + times[unit][place]
         )
@@ -246,14 +250,14 @@ class Approximation:
         return streams.free + self._slowdown * plan.optimizer
 
     def _extra(self, computes: tuple[Compute, ...], payloads: int, servers: int = 1) -> Column:
-        """`_longer`, known by the stretches' identities, which it keeps alive."""
+        """Return `_longer`, cached by the identities of `computes`, which the cache keeps alive."""
         name = (payloads, servers, *map(id, computes))
         if name not in self._known:
             self._known[name] = computes, self._longer(computes, payloads, servers)
         return self._known[name][1]
 
     def _longer(self, computes: tuple[Compute, ...], payloads: int, servers: int) -> Column:
-        """Extra time over the stated one of a stretch that handles so many payloads."""
+        """Return by how much `computes` take longer than stated, for this number of payloads."""
         total = np.zeros(len(self._worlds))
         slower = self._slower
         device = self._cluster.device
@@ -265,14 +269,14 @@ class Approximation:
                 if figure in slower:
                     clock = host if figure[0] in device.host else kernels
                     clock += count * slower[figure]
-            total += together(host, kernels) - float(stated.total)
+            total += combined_time(host, kernels) - float(stated.total)
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:
-        """Extra time of the code around each bucket's exchange."""
+        """Return by how much the code around each bucket's exchange takes longer than stated."""
         if self._cluster.workers == 1 or self._training.sharded:
             return np.zeros((exchanges, len(self._worlds)))
-        around, named = self._drawn.around, profile.compressor
+        around, named = self._drawn.exchange_code, profile.compressor
         figures = around.get(named, around[""])
         per_tensor, per_bucket, per_step, passes = figures
         if not figures.any():
@@ -294,7 +298,7 @@ class Approximation:
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:
-        """The whole step, with earlier micro-batches and the optimiser."""
+        """Add the other micro-batches and the optimiser to the step."""
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
         return alone * passes + exchanged + self._slowdown * plan.optimizer
@@ -310,7 +314,7 @@ def approximations(
     prices: PriceList,
     seed: int,
 ) -> list[Approximation]:
-    """A rank of each unlike group that `nodes` nodes have; without groups one."""
+    """Return an approximation for each distinct group among the first `nodes` nodes."""
     cluster = with_nodes(drawn.cluster(0), nodes)
     found: list[Approximation] = []
     for number in sorted({0, *first_alike(cluster, compute)}):
@@ -318,15 +322,15 @@ def approximations(
         found.append(
             Approximation(
                 drawn, nodes, training, compute.of_group(number), profiles,
-                prices=prices.beside(device) if number else prices, seed=seed,
-                held=found[0].held if found else None, group=number,
+                prices=prices.for_device(device) if number else prices, seed=seed,
+                collective_times=found[0].collective_times if found else None, group=number,
             )
         )  # fmt: skip
     return found
 
 
 def slowest(ranks: Sequence[Approximation], profile: TrafficProfile) -> Column:
-    """f of a method on the groups' slowest rank: no iteration ends before."""
+    """Return f of a method on the slowest group's rank, which an iteration waits for."""
     times: Column = np.maximum.reduce([rank.iteration(profile) for rank in ranks])
     return times
 
@@ -334,31 +338,33 @@ def slowest(ranks: Sequence[Approximation], profile: TrafficProfile) -> Column:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Durations:
     rows: tuple[Column, ...]
-    """Parts of backward; by bucket `before`; by collective `after`, extra time, servers'
+    """Parts of backward; `before` by bucket; by collective `after`, exit delay and servers'
     computation."""
-    first: NDArray[np.int64]  # first collective of each bucket, and the number of all
+    first: NDArray[np.int64]  # number of each bucket's first collective, then their total number
 
     @staticmethod
     def of(plan: StepPlan) -> _Durations:
         parts = [*plan.compute.parts, plan.compute.rest]
         before = [sum(job.duration for job in work.before) for work in plan.buckets]
         after: list[int] = []
-        held: list[int] = []
+        delays: list[int] = []
         served: list[int] = []
         first = [0]
         for work in plan.buckets:
             count = len(work.collectives)
             after += [job.duration for job in work.after]
-            held += work.held or (0,) * count
+            delays += work.exit_delays or (0,) * count
             served += work.server_times or (0,) * count
             first.append(first[-1] + count)
         return _Durations(
-            rows=tuple(np.array(each, np.float64) for each in (parts, before, after, held, served)),
+            rows=tuple(
+                np.array(each, np.float64) for each in (parts, before, after, delays, served)
+            ),
             first=np.array(first, dtype=np.int64),
         )
 
 
-_HELD, _SERVED = 3, 4
+_DELAYS, _SERVED = 3, 4
 
 
 def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
@@ -375,13 +381,13 @@ def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
 
 
 def _steps(phase: Phase) -> tuple[Step, ...]:
-    """Evenly spaced steps of those recorded: different encodings can reorder a stream."""
+    """Return evenly spaced recorded steps, since different encodings can reorder a stream."""
     every = -(-len(phase.steps) // _RECORDED)
     return phase.steps[every // 2 :: every]
 
 
 def _slowdown(cluster: Cluster, training: Training, seed: int) -> float:
-    """Mean factor of the slowest rank's computation."""
+    """Return the mean factor on the slowest rank's computation."""
     slow, noise = slow_ranks(cluster, training), training.noise
     constant = np.ones(cluster.workers) if slow is None else slow
     if noise is None or not (noise.variation or noise.slow_probability):

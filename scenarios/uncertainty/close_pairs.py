@@ -1,7 +1,7 @@
-"""Pairs of methods that luck decides: more iterations, until they are told apart.
+"""Extra iterations for pairs of methods whose order is within the statistical error.
 
-Only methods that may be fastest, or as fast as uncompressed training, are simulated for longer, up
-to `DOUBLINGS`; what stays open is reported as open.
+Only methods that may be the fastest, or close to uncompressed training, are simulated longer, with
+up to `DOUBLINGS` doublings; a pair whose order is still uncertain is reported as such.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from gcsim.simulator.predict import Prediction
 
 DOUBLINGS = 3
-ERRORS = 2  # standard errors of a difference that luck may explain
+ERRORS = 2  # a difference within this many standard errors may be chance
 TIE = 0.01  # relative difference below which the order does not matter
 
 
-def told_apart(
+def resolve_close_pairs(
     found: Sequence[Prediction], dense: int | None, again: Callable[[int, int], Prediction]
 ) -> list[Prediction]:
-    """Predictions of all methods at one size, close ones over more iterations. `dense`: number of
-    the uncompressed method; `again(number, factor)` predicts a method over `factor` times the
-    iterations."""
+    """Return the predictions `found` of one size, with close ones predicted over more iterations.
+    `dense`: index of the uncompressed method; `again(number, factor)` predicts method `number` over
+    `factor` times as many iterations."""
     known = list(found)
     for doubling in range(1, DOUBLINGS + 1):
         near = _near(known, dense)
@@ -39,7 +39,7 @@ def told_apart(
 
 
 def _near(found: Sequence[Prediction], dense: int | None) -> set[int]:
-    """The fastest and its rivals; the fastest but dense, and dense if it is a rival."""
+    """Return methods of uncertain order relative to the fastest one, or around dense training."""
     order = sorted(range(len(found)), key=lambda number: found[number].iteration)
     pairs = [(order[0], number) for number in order[1:]]
     if dense is not None:
@@ -48,7 +48,7 @@ def _near(found: Sequence[Prediction], dense: int | None) -> set[int]:
 
 
 def _open(one: Prediction, other: Prediction) -> bool:
-    """Whether luck leaves the order open, beyond a tie."""
+    """Whether the order of two methods is uncertain and may matter."""
     doubt = ERRORS * error_of_difference(luck_of(one), luck_of(other))
     apart = abs(one.iteration - other.iteration)
     shortest = min(one.iteration, other.iteration)
@@ -56,7 +56,7 @@ def _open(one: Prediction, other: Prediction) -> bool:
 
 
 def luck_of(prediction: Prediction) -> Luck:
-    """Statistics of a prediction's mean."""
+    """Return the statistics of a prediction's mean."""
     return Luck(
         iterations=prediction.iterations,
         batches=prediction.batches,

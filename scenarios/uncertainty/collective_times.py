@@ -1,17 +1,18 @@
-"""Times of collectives that all ranks enter together, in each of many worlds.
+"""Durations of collectives that all ranks enter together, in each of many worlds.
 
-A collective is simulated as stated, with each input alone at its farther end, and in some drawn
-worlds. Between them,
+A collective is simulated in the stated world, in worlds with a single input at the end farther from
+its stated value, and in some drawn worlds. The others are interpolated:
 
-- over worlds: coordinates are the figures that move it, times as they are, rates as reciprocals.
-  With the same messages on the critical path its time is linear in these: a plane through the first
-  worlds, if the next few are in it. Else Gloo's rings are simulated in every world
-  (`rings/worlds.py`), others in many, interpolated by a radial basis r with a linear tail (M.
-  Buhmann 2003, "Radial basis functions", sec. 2.2);
-- where NCCL takes a ring in some worlds and a tree in others, both are simulated, and each world
-  has its own;
-- over sizes, except Gloo's rings: few of a kind are simulated, by the algorithm of each size, and
-  the time, linear in bytes between the two nearest, is scaled to the stated one, simulated for all.
+- Over worlds, the coordinates are the inputs that change the duration: times, and reciprocals of
+  rates. While the critical path stays the same, the duration is linear in these. So a plane through
+  the stated and single-input worlds is used if it predicts `PROBES` drawn worlds. Otherwise Gloo's
+  rings are simulated in every world (`rings/worlds.py`), the others in up to `SUPPORT`, with a
+  radial basis r and a linear tail (M. Buhmann 2003, "Radial basis functions", sec. 2.2).
+- If NCCL chooses a ring in some worlds and a tree in others, both are evaluated, and each world has
+  its own.
+- Over sizes (except for Gloo's rings), up to `SIZES` per kind are evaluated in all worlds, by the
+  algorithm of each size; between these the duration is linear in bytes, scaled to the stated one,
+  which is simulated for every size.
 """
 
 from __future__ import annotations
@@ -34,27 +35,31 @@ from gcsim.scenarios.uncertainty.worlds import moves_links
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.in_worlds import last_exits
-from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one
-from gcsim.simulator.fabric.in_worlds import InWorlds, plain
+from gcsim.simulator.collectives.rings.worlds import (
+    RingWorlds,
+    prices_in_worlds,
+    prices_of_clusters,
+)
+from gcsim.simulator.fabric.in_worlds import PathsInWorlds, plain
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.steps.averages import KEPT_RANKS
 
-SUPPORT = 32  # drawn worlds that are simulated
-PROBES = 12  # drawn worlds that must be in the plane
-SIZES = 3  # simulated sizes of a kind
+SUPPORT = 32  # most drawn worlds that are simulated
+PROBES = 12  # drawn worlds that the plane must predict
+SIZES = 3  # most sizes of a kind that are simulated in drawn worlds
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
-_NOTHING = 1e-30  # picoseconds of what takes no time, by which others are divided
+_NOTHING = 1e-30  # picoseconds in place of 0, so that ratios are defined
 _Simulated = dict[tuple[CollectiveRecord, int, str], float]
-"""Times by record, server time and algorithm."""
+"""Durations by record, server time and algorithm."""
 
 
 class CollectiveTimes:
-    """Times on one cluster, in picoseconds."""
+    """Durations on one cluster, in picoseconds."""
 
     def __init__(self, drawn: Drawn, nodes: int, records: Sequence[CollectiveRecord]) -> None:
-        """`records`: those that will be asked for."""
+        """`records`: all collectives that will be looked up."""
         cluster = with_nodes(drawn.cluster(0), nodes)
         inputs = drawn.inputs
         self._worlds = worlds = drawn.worlds
@@ -71,19 +76,22 @@ class CollectiveTimes:
         self._moved = [*range(first), *self._alone]
         """Worlds that may differ from the stated one."""
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
-        """Support points that show whether there is a plane."""
+        """Number of support points that are simulated to test for a plane."""
         self._is_plain = plain(cluster)
         self._supported = cache(
-            lambda numbers: InWorlds(
+            lambda numbers: PathsInWorlds(
                 cluster, lambda *of: drawn.figure(*of)[self._support[numbers.start : numbers.stop]]
             )
         )
         if self._is_plain:
-            every = RingWorlds(cluster, lambda: at_once(InWorlds(cluster, drawn.figure)))
-            self._rings_in: Callable[[list[int]], RingWorlds] = every.some
+            every = RingWorlds(
+                cluster, lambda: prices_in_worlds(PathsInWorlds(cluster, drawn.figure))
+            )
+            self._rings_in: Callable[[list[int]], RingWorlds] = every.select
         else:
             self._rings_in = lambda numbers: RingWorlds(
-                self._cluster_in(0), lambda: one_by_one(list(map(self._cluster_in, numbers)))
+                self._cluster_in(0),
+                lambda: prices_of_clusters(list(map(self._cluster_in, numbers))),
             )
         self._few_rings = self._rings_in(self._support[: self._few])
         self._rings: RingWorlds | None = None
@@ -92,7 +100,7 @@ class CollectiveTimes:
         for one in inputs:
             if one.main.field == "ring_over_tree":
                 self._tuners = worlds.values([one])[0][0]
-        if any(link.timed for link in cluster.links()):  # each world's tuner sees another rate
+        if any(link.timed for link in cluster.links()):  # NCCL's tuner sees the rate change
             self._tuners = np.full(len(worlds), self._tuners[0])
         self._moving_names = {one.name for one in inputs if moves_links(one)}
         self._simulated_on = _simulated_on(self._cluster_in(0).wiring)
@@ -104,7 +112,7 @@ class CollectiveTimes:
         self._anchors = _anchors(records)
 
     def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
-        """Times in all worlds; `more`: servers' extra computation over the stated."""
+        """Return durations by world; `more`: extra computation of the servers, by world."""
         if self._single:
             return np.full(len(self._worlds), _NOTHING)
         if record not in self._in_rings:
@@ -128,7 +136,7 @@ class CollectiveTimes:
         return times
 
     def _sized(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
-        """Times by one algorithm, or the cluster's choice, between those of the anchors."""
+        """Interpolate durations with one algorithm ("": the cluster's choice) between the anchors'."""
         below, above = self._anchors[_kind(record)].neighbours(record)
         stated, low, high = _bytes(record), _bytes(below), _bytes(above)
         share = (stated - low) / (high - low) if high > low else 0.0
@@ -139,7 +147,7 @@ class CollectiveTimes:
         return times
 
     def _ring(self, record: CollectiveRecord) -> Column | None:
-        """Times of a Gloo ring; None for others."""
+        """Return the durations of one of Gloo's rings; None for other collectives."""
         points = self._few_rings(record)
         if points is None:
             return None
@@ -155,7 +163,7 @@ class CollectiveTimes:
         return times
 
     def _by(self, record: CollectiveRecord, server_time: int, algorithm: str) -> Column:
-        """One algorithm in all worlds; "": the cluster's choice."""
+        """Return durations with one algorithm ("": the cluster's choice), by world."""
 
         def simulated(numbers: range) -> Column:
             if self._is_plain and numbers and not server_time:
@@ -174,12 +182,12 @@ class CollectiveTimes:
         return found
 
     def _moving(self, points: Column) -> tuple[int, ...]:
-        """Inputs that move it."""
+        """Return the inputs that change the duration."""
         alone = points[1 : 1 + len(self._alone)]
         return tuple(np.flatnonzero(abs(alone - points[0]) > _MOVES * points[0]).tolist())
 
     def _plane(self, points: Column, moving: tuple[int, ...]) -> Column | None:
-        """Times in all worlds by the plane of single-input worlds; None if other points are off."""
+        """Return durations by the plane of single-input worlds; None if it misses a point."""
         inputs, first = list(moving), 1 + len(self._alone)
         stated = self._places[0, inputs]
         far = self._places[[self._alone[n] for n in inputs], inputs]
@@ -200,7 +208,7 @@ class CollectiveTimes:
             known = self._simulated_at[number] = self._simulated_on.setdefault(world, {})
         name = record, server_time, algorithm
         if name not in known:
-            if (number, algorithm) not in self._memos:  # of few, where all lie in a plane
+            if (number, algorithm) not in self._memos:  # few are needed if a plane fits
                 cluster = self._cluster_in(self._support[number])
                 if algorithm:
                     named = cast("AllReduceAlgorithm", algorithm)
@@ -209,12 +217,12 @@ class CollectiveTimes:
                 self._memos[number, algorithm] = CollectiveMemo.of(cluster)
             memo = self._memos[number, algorithm]
             known[name] = float(memo(record, self._together, server_time).max()) or _NOTHING
-            if len(self._together) > KEPT_RANKS:  # dozens of worlds would hold their messages
+            if len(self._together) > KEPT_RANKS:  # prepared messages of dozens of worlds are large
                 memo.forget()
         return known[name]
 
     def _between(self, points: Column, moving: tuple[int, ...]) -> Column:
-        """Interpolated times in all worlds."""
+        """Interpolate durations over all worlds."""
         if not moving:
             return np.full(len(self._places), points[0])
         drawn = range(1 + len(self._alone), len(points))
@@ -229,13 +237,13 @@ class CollectiveTimes:
 
 @lru_cache(maxsize=32)
 def _simulated_on(wiring: object) -> dict[object, _Simulated]:
-    """Times on a cluster's links by world, for all methods on the same links."""
+    """Return a store of durations by world, shared by all methods on the same links."""
     return {}
 
 
 def _far_apart(places: NDArray[np.float64], count: int) -> list[int]:
-    """`count` of the `[places, coordinates]`, each as far as possible from the stated origin and
-    those before it: other critical paths show at the rims first."""
+    """Choose `count` of the points `[places, coordinates]`, each as far as possible from the origin
+    and the ones chosen before: critical paths change first at the rim."""
     apart = np.sqrt((places**2).sum(axis=1))
     found: list[int] = []
     for _ in range(min(count, len(places))):
@@ -247,7 +255,7 @@ def _far_apart(places: NDArray[np.float64], count: int) -> list[int]:
 def _interpolation(
     support: NDArray[np.float64], places: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Weights `[places, support]` of the support's values."""
+    """Return the weights `[places, support]` of the support points' values."""
     count = len(support)
 
     def rows(at: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -258,9 +266,9 @@ def _interpolation(
     tail = known[:, count:]
     system = np.vstack([known, np.hstack([tail.T, np.zeros((tail.shape[1],) * 2)])])
     wanted = rows(places).T
-    try:  # least squares take 20 ms where cores are busy, all of it threads that wait
+    try:  # least squares take 20 ms on busy cores, as their threads wait for each other
         solved: NDArray[np.float64] = np.linalg.solve(system.T, wanted)
-    except np.linalg.LinAlgError:  # two worlds at one place
+    except np.linalg.LinAlgError:  # two worlds have the same coordinates
         solved = np.linalg.lstsq(system.T, wanted, rcond=None)[0]
     return solved[:count].T
 
@@ -276,7 +284,7 @@ def _moves_collectives(one: Input, cluster: Cluster, records: Sequence[Collectiv
 
 
 class _Anchors:
-    """Records of a kind by size."""
+    """Records of a kind that are simulated, by size."""
 
     def __init__(self, records: Sequence[CollectiveRecord]) -> None:
         by_size = sorted({_bytes(record): record for record in records}.items())
@@ -289,7 +297,7 @@ class _Anchors:
         self._records = [by_size[n][1] for n in sorted(nearest)]
 
     def neighbours(self, record: CollectiveRecord) -> tuple[CollectiveRecord, CollectiveRecord]:
-        """Nearest anchors, not larger and not smaller."""
+        """Return the largest anchor not above and the smallest not below the record's size."""
         size = _bytes(record)
         below = [one for one in self._records if _bytes(one) <= size]
         above = [one for one in self._records if _bytes(one) >= size]
@@ -304,7 +312,7 @@ def _anchors(records: Sequence[CollectiveRecord]) -> dict[object, _Anchors]:
 
 
 def _kind(record: CollectiveRecord) -> object:
-    """Kind of a collective: all but its bytes."""
+    """Return the kind of a collective: everything except its bytes."""
     pulled = bool(record.pulled)
     return replace(record, sent=(), pulled=int(pulled))
 
@@ -314,7 +322,7 @@ def _bytes(record: CollectiveRecord) -> int:
 
 
 def _steady(cluster: Cluster) -> Cluster:
-    """The cluster with links at their long-run state."""
+    """Return the cluster with links of constant rates and latencies, the long-run means."""
     if not any(link.timed for link in cluster.links()):
         return cluster
     chosen, racks = cluster.collectives, cluster.racks
@@ -338,7 +346,7 @@ def _steady(cluster: Cluster) -> Cluster:
 
 
 def _even(link: Link) -> Link:
-    """The link with half a grant's period as latency, and a trace's mean rate."""
+    """Return the link with its trace's mean rate and half a grant's period of extra latency."""
     if not link.timed:
         return link
     up = link.up

@@ -1,10 +1,10 @@
-"""Factors on a world's step: errors of measured clusters that no input explains.
+"""Random factors on whole steps, for prediction errors that no uncertain input explains.
 
-Measured steps leave the ranges of `gcsim validate` more often than one in five, so each world's
-step gets factors as wide as those measurements ask for: one common to a cluster's methods, narrower
-with stated passes; one common to all compressors beside dense; one per compressor.
-`gcsim.analysis.validation.leaving_out` finds the widths. They widen ranges and probabilities, not
-estimates: half of the factors of each method are above 1.
+In `gcsim validate` more than one measured step in five lies outside the 80 % range of the inputs
+alone. So in each world a step is multiplied by random factors of the width that the measurements
+need: one common to all methods, narrower with stated passes; one common to all compressors but
+dense; one per compressor. `gcsim.analysis.validation.leaving_out` fits the widths. The median of a
+factor is 1, so ranges and probabilities get wider and estimates stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gcsim.simulator.training import DENSE
 
 Values = NDArray[np.float64]
 FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"
-WIDER = 1.25  # width of an evenly drawn range over that of its middle 80 %
+WIDER = 1.25  # width of a uniform distribution over the width of its middle 80 %
 _STEP = "time one step of this method on your machine"
 _Width = Annotated[float, Field(ge=1)]
 
@@ -40,7 +40,7 @@ class Widths(Section):
 
 
 class SourceSection(Section):
-    """A source's part in the widths."""
+    """Contribution of a source of measurements to the widths."""
 
     steps: int
     gains: int
@@ -48,25 +48,25 @@ class SourceSection(Section):
 
 
 class DiscrepancyFile(Section):
-    """All of `discrepancy.yaml`."""
+    """Contents of `discrepancy.yaml`."""
 
     widths: Widths
     sources: dict[str, SourceSection]
 
     def without(self, source: str) -> Widths:
-        """Widths without this source."""
+        """Return the widths fitted without this source."""
         known = self.sources.get(source)
         return self.widths if known is None else known.without
 
 
 @cache
 def shipped() -> DiscrepancyFile:
-    """The catalogue's widths and sources."""
+    """Return the catalogue's widths and sources."""
     return shipped_table(DiscrepancyFile, FILE)
 
 
 def inputs(widths: Widths, *, stated: bool, kinds: Iterable[str]) -> list[Input]:
-    """Inputs for these kinds of compressors, with stated passes or the catalogue's."""
+    """Return the factors as inputs, for these kinds of compressors; `stated`: the user's passes."""
     width, measure = widths.catalogue, "compute.forward and compute.backward"
     if stated:
         width, measure = widths.stated, _STEP
@@ -89,7 +89,7 @@ def _input(place: KeyPath, name: str, width: float, measure: str) -> Input:
 
 
 def factors(worlds: Worlds, found: Sequence[Input], kind: str = DENSE) -> Values:
-    """Factor on a kind of compressor's step, by world."""
+    """Return the factor on a step with a kind of compressor, by world."""
     place = ("discrepancy", *(() if kind == DENSE else ("compressed", kind)))
     own = [one for one in found if one.main.key_path == place[: len(one.main.key_path)]]
     product = np.ones(len(worlds))

@@ -1,4 +1,4 @@
-"""Differences of drawn worlds from the stated figures, at any number of nodes."""
+"""Input figures of the drawn worlds, as arrays by world, at any number of nodes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _INTERFERENCE = ("training", "interference")
 
 
 class Drawn:
-    """Worlds' differences from the stated figures, at any size."""
+    """Figures by world, and their differences from the stated ones."""
 
     def __init__(
         self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Worlds
     ) -> None:
-        """`worlds`: as of `Worlds.beside_stated`; a single worker needs no world of one input."""
+        """`worlds`: result of `Worlds.with_stated`."""
         self.inputs, self.worlds, self._cluster = inputs, worlds, cluster
         self._linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
         self._names = {one.name for one in self._linked}
@@ -38,9 +38,9 @@ class Drawn:
         self._kind = [next(k for k in kinds if of[k] is device) for device in of]
         self._passes = {kind: worlds.passes(inputs, kind) for kind in kinds}
         fields = ("per_tensor", "per_bucket", "per_step", "passes")
-        self.around = {
+        self.exchange_code = {
             named: np.array(
-                [self.figure(training.around(named), key_path, each) for each in fields]
+                [self.figure(training.exchange_code(named), key_path, each) for each in fields]
             )
             for named, *key_path in (
                 (DENSE, "training", "reducer"),
@@ -48,15 +48,15 @@ class Drawn:
                 *((other, "training", "others", other) for other in training.others),
             )
         }
-        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass, by
-        method; "": of all others."""
+        """`[4, worlds]` by method ("": all others): cost of the code around an exchange per tensor,
+        bucket, step and pass."""
         self.loading = self.figure(training.input, ("training", "input"), "batch") * PS_PER_SECOND
-        """Picoseconds of a batch's loading, by world."""
+        """Picoseconds to load a batch, by world."""
         self.waits = self.figure(training, ("training",), "exposed")
-        """Share of the rest of backward for which exchanges wait."""
+        """Share of the remaining backward pass that exchanges wait for, by world."""
         if training.overlap == "none":
             self.waits = np.ones(len(worlds))
-        self.beside = [
+        self.interferences = [
             (
                 training_in(world, training, (one,)).interference,
                 worlds.coordinates((one,))[:, 0] * (1 - self.waits),
@@ -65,7 +65,7 @@ class Drawn:
             if one.main.key_path == _INTERFERENCE
             for world in alone((one,))
         ]
-        """Effect of one input alone, and its amount by world."""
+        """Interference with a single figure at its end, and the share of that by world."""
         self._slower: dict[int, dict[Figure, Column]] = {kind: {} for kind in kinds}
         for kind in kinds:
             owner = device_path(kind)
@@ -77,22 +77,22 @@ class Drawn:
                     self._slower[kind][name, field] = (times - times[0]) * PS_PER_SECOND
 
     def passes(self, group: int) -> Column:
-        """Factor on the stated forward and backward passes of a group."""
+        """Return the factor on the stated forward and backward passes of a group."""
         return self._passes[self._kind[group]]
 
-    def slower(self, group: int) -> dict[Figure, Column]:
-        """Extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
+    def kernel_extras(self, group: int) -> dict[Figure, Column]:
+        """Return extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
         return self._slower[self._kind[group]]
 
     def figure(self, owner: Any, key_path: Sequence[str], field: str) -> Column:
-        """An owner's figure by world; 0 without owner."""
+        """Return a field of `owner` by world; 0 if `owner` is None."""
         known = self._values.get((tuple(key_path), field))
         if known is not None:
             return known
         return np.full(len(self.worlds), 0.0 if owner is None else float(getattr(owner, field)))
 
     def cluster(self, number: int) -> Cluster:
-        """The cluster in a world, with the stated device; one object where nothing differs."""
+        """Return the cluster in a world, with the stated device; the stated object if unchanged."""
         world = self.worlds[number]
         if self._names.isdisjoint(world.slowness):
             return self._cluster

@@ -1,9 +1,9 @@
-"""Figures of a scenario that have a range.
+"""Input figures of a scenario that are known only as a range.
 
-A figure has one where `<figure>_range` stands beside it in a value of the simulator; new fields
-need no entry here. Figures that are wrong together are one input: equal values at several places
-(NICs of one link); coefficients of a device's kernel class (other classes have other sources);
-forward and backward, between the ends of the device's training rates or layer model.
+A field `x` of a simulator dataclass has a range if the dataclass also has a field `x_range`; new
+fields need no entry here. Figures whose errors are the same are one input: equal values at several
+places (NICs of one kind); the coefficients of a device's kernel class; forward and backward
+passes, whose range is that of the device's training rates or layer model.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Column = NDArray[np.float64]  # a column has an entry per world
 
 _RANGE = "_range"
 _RATES = frozenset({"bandwidth", "efficiency", "flop_rate", "grouped"})
-_ABOVE_TIMES = 1000  # figures above this are rates of bytes or FLOPs; no time or share comes near
+_ABOVE_TIMES = 1000  # larger figures are rates of bytes or FLOPs; times and shares are far smaller
 _DIGITS = 5
 _TENS = np.array([float(f"1e{power}") for power in range(23)])  # these are exact
 
 
 def significant(values: Column, digits: int) -> Column:
-    """Values rounded to significant decimal digits: the floats nearest to these."""
+    """Round values to significant decimal digits."""
     size = np.abs(np.where(values == 0, 1.0, values))
     places = digits - 1 - np.floor(np.log10(size)).astype(np.int64)
     more, fewer = (_TENS[np.clip(by, 0, len(_TENS) - 1)] for by in (places, -places))
@@ -47,9 +47,9 @@ def significant(values: Column, digits: int) -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Figure with its range."""
+    """A figure and its range."""
 
-    key_path: KeyPath  # of the value that has the field
+    key_path: KeyPath  # path of the value that owns the field
     field: str
     stated: Any
     low: float
@@ -57,11 +57,11 @@ class Figure:
 
     @property
     def rate(self) -> bool:
-        """Whether more of it is faster."""
+        """Whether a larger figure is faster."""
         return self.field in _RATES or self.stated > _ABOVE_TIMES
 
     def at(self, slowness: Any) -> Any:
-        """Value at a share from the range's fast to its slow end, logarithmic if low > 0."""
+        """Return the value at a slowness from 0 (fast end) to 1; logarithmic if low > 0."""
         start, end = (self.high, self.low) if self.rate else (self.low, self.high)
         if self.low > 0:
             return start * (end / start) ** slowness
@@ -69,7 +69,7 @@ class Figure:
 
     @property
     def far(self) -> float:
-        """Slowness of the end farther, in time, from the stated value."""
+        """Slowness of the end whose time differs more from the stated value's."""
         slow, stated, fast = (
             1 / value if self.rate else value
             for value in (self.at(1.0), float(self.stated), self.at(0.0))
@@ -77,13 +77,12 @@ class Figure:
         return 1.0 if slow - stated >= stated - fast else 0.0
 
     def exactly(self, slowness: float) -> Any:
-        """`at` in the stated type, rounded to keep fractions short."""
+        """Return `at` in the type of the stated value, rounded to keep fractions short."""
         return _exactly(self, slowness)
 
 
 def values(figures: Sequence[Figure], slowness: Column) -> Column:
-    """`Figure.exactly` of each row's figure, `[figures, worlds]`; as stated where slowness is
-    NaN."""
+    """Return `Figure.exactly`, `[figures, worlds]`; the stated value where slowness is NaN."""
     slow, stated = np.nan_to_num(slowness), np.array([[float(one.stated)] for one in figures])
     at = np.stack([one.at(row) for one, row in zip(figures, slow, strict=True)])
     return np.where(np.isnan(slowness), stated, significant(at, _DIGITS))
@@ -91,19 +90,19 @@ def values(figures: Sequence[Figure], slowness: Column) -> Column:
 
 @lru_cache(maxsize=1 << 14)
 def _exactly(figure: Figure, slowness: float) -> Any:
-    """Cached for all users of a world, and all points of a sweep."""
+    """Return `Figure.exactly`, cached for all points of a sweep."""
     value = f"{figure.at(slowness):.{_DIGITS}g}"
     return Fraction(value) if isinstance(figure.stated, Fraction) else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Figures drawn together."""
+    """Figures that are drawn together."""
 
     name: str
     unit: str
     measure: str  # command of gcsim, or keys that state a measurement, joined by " and "
-    figures: tuple[Figure, ...]  # the first stands for all; that of the passes is no field
+    figures: tuple[Figure, ...]  # the first is reported; for the passes it is no dataclass field
 
     @property
     def main(self) -> Figure:
@@ -117,7 +116,7 @@ PASSES: KeyPath = ("compute",)
 def uncertain_inputs(
     cluster: Cluster, training: Training, compute: Mapping[str, ComputeTimes]
 ) -> list[Input]:
-    """All inputs, used or not; `compute` has the passes as `stated`, `fastest` and `slowest`."""
+    """Return all uncertain inputs, used or not; `compute` as returned by `compute_times`."""
     found = []
     for number in kinds_of_devices(cluster):
         of = cluster.groups[number].device if number else cluster.device
@@ -138,7 +137,7 @@ _WITHOUT_FIGURES = Device(name="", title="", kernels={}, effective_flop_rate=1.0
 
 
 def _figures(value: Any, key_path: KeyPath) -> Iterator[tuple[Any, Figure]]:
-    """Figures with a range inside a value, each with its owner."""
+    """Yield the figures with a range inside a value, each with the value that owns it."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _figures(each, (*key_path, key))
@@ -159,7 +158,7 @@ def _figures(value: Any, key_path: KeyPath) -> Iterator[tuple[Any, Figure]]:
 
 
 def _figure(key_path: KeyPath, name: str, stated: Any, bounds: tuple[Any, Any]) -> Figure | None:
-    """Figure, unless its range is a point; a range is widened to include the stated value."""
+    """Return a figure, its range widened to include the stated value; None for an empty range."""
     low, high = min(float(bounds[0]), float(stated)), max(float(bounds[1]), float(stated))
     if low == high:
         return None
@@ -167,7 +166,7 @@ def _figure(key_path: KeyPath, name: str, stated: Any, bounds: tuple[Any, Any]) 
 
 
 def kinds_of_devices(cluster: Cluster) -> list[int]:
-    """Numbers of the groups whose device no earlier group has; 0 without groups."""
+    """Return the first group with each device; group 0 without groups."""
     found: dict[int, int] = {}
     for number, group in enumerate(cluster.groups):
         found.setdefault(id(group.device), number)
@@ -175,12 +174,12 @@ def kinds_of_devices(cluster: Cluster) -> list[int]:
 
 
 def device_path(group: int) -> KeyPath:
-    """Path of a group's device; that of the first is the cluster's."""
+    """Return the path of a group's device; the first group's is the cluster's."""
     return ("cluster", "groups", group, "device") if group else ("cluster", "device")
 
 
 def is_of_device(key_path: KeyPath) -> bool:
-    """Whether a figure is a device's."""
+    """Whether a figure belongs to a device."""
     return key_path[:2] in {("cluster", "device"), ("cluster", "groups")}
 
 
@@ -190,7 +189,7 @@ def _kernels(device: Device, group: int) -> Iterator[Input]:
     for table, kind, owner, named, rate in (*classes, *host):
         figures = [figure for _, figure in _figures(rate, (*device_path(group), table, kind))]
         if figures:
-            figures.sort(key=lambda figure: figure.low / figure.high)  # the least known one first
+            figures.sort(key=lambda figure: figure.low / figure.high)  # widest range first
             words, unit = COEFFICIENTS[figures[0].field]
             yield Input(
                 name=f"the {owner}'s {words} {named}" + (f" ({device.name})" if group else ""),
@@ -201,7 +200,7 @@ def _kernels(device: Device, group: int) -> Iterator[Input]:
 
 
 def passes_path(group: int) -> KeyPath:
-    """Path of a group's passes."""
+    """Return the path of a group's passes."""
     return (*PASSES, group) if group else PASSES
 
 

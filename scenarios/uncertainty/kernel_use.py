@@ -1,6 +1,6 @@
-"""Use of a device's coefficients by a method: launches, bytes and FLOPs by class.
+"""Launches, bytes and FLOPs that a method is charged by kernel class.
 
-Kernels with their own measurements (`Device.primitives`) use none.
+Kernels with their own measured curves (`Device.primitives`) do not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gcsim.simulator.devices.pricing import mean_step
 from gcsim.traces.profile import Compute, TrafficProfile
 
 Figure = tuple[KernelClass | Queued, str]
-"""Coefficient of a kernel class, or the host's, as a field of `KernelRate`."""
+"""Kernel class or host operation, and a coefficient: a field of `KernelRate`."""
 
 
 COEFFICIENTS = {
@@ -23,11 +23,11 @@ COEFFICIENTS = {
     "bandwidth": ("bandwidth", "B/s"),
     "flop_rate": ("FLOP rate", "FLOP/s"),
 }
-"""Name and unit of figures by field of `KernelRate`, each with a range."""
+"""Name and unit of the coefficients that have a range, by field of `KernelRate`."""
 
 
 def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:
-    """Use of each coefficient in a mean iteration, for `workers` workers."""
+    """Return the amount charged by each coefficient in a mean iteration of `workers` workers."""
     found: dict[Figure, float] = {}
     for compute, often in mean_step(profile):
         for figure, count in counts(compute, device, workers).items():
@@ -38,7 +38,7 @@ def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, f
 def counts(
     compute: Compute, device: Device, payloads: int, servers: int = 1
 ) -> dict[Figure, float]:
-    """Use of each coefficient in a stretch, as a plan prices it."""
+    """Return the amount charged by each coefficient for a computation, as a plan prices it."""
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
     clocks = clocks_of(compute, device.stages)
@@ -61,7 +61,7 @@ def counts(
 
 
 def _costs(compute: Compute, payloads: int) -> Iterable[tuple[KernelCost, int, int]]:
-    """Costs, and how often their launches and bytes count."""
+    """Return costs, and how often their launches and their bytes count."""
     yield from ((cost, 1, 1) for cost in compute.fixed)
     yield from ((cost, payloads, payloads) for cost in compute.per_payload)
     yield from ((cost, payloads, 1) for cost in compute.per_part)

@@ -1,9 +1,9 @@
 """Ranges over draws: 10th and 90th percentile.
 
-numpy's percentile lies between two order statistics, so that it moves with two draws alone. Here
-the curve through the same order statistics is a Bernstein polynomial (Muñoz-Pérez and
-Fernández-Palacín 1987): order statistic k = 0, ..., n counts with the binomial probability of k in
-n. Percentiles of evenly spaced draws are numpy's.
+numpy's percentile interpolates between two order statistics, so only two draws determine it. Here
+all order statistics do: a Bernstein polynomial (Muñoz-Pérez and Fernández-Palacín 1987) weights
+order statistic k = 0, ..., n with the binomial probability of k in n. For evenly spaced draws both
+are equal.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gcsim.scenarios.result import HIGH, LOW
 
 
 def interval(draws: Any) -> tuple[Any, Any]:
-    """`LOW`th and `HIGH`th percentile along the last axis; the nearest draws where some are
-    infinite, or the least is 0, the speedup of what misses its target."""
+    """Return the `LOW`th and `HIGH`th percentile along the last axis; the nearest draws if some are
+    infinite or 0 (the speedup of a method that misses its target)."""
     ordered = np.sort(np.asarray(draws, dtype=np.float64), axis=-1)
-    if not (np.isfinite(ordered).all() and ordered[..., 0].all()):  # nothing is between them
+    if not (np.isfinite(ordered).all() and ordered[..., 0].all()):  # these cannot be interpolated
         return tuple(np.percentile(ordered, (LOW, HIGH), axis=-1, method="closest_observation"))
     low, high = (
         np.clip(ordered @ weights, ordered[..., 0], ordered[..., -1])
@@ -31,7 +31,7 @@ def interval(draws: Any) -> tuple[Any, Any]:
 
 @cache
 def _weights(n: int) -> list[Any]:
-    """Weights of n order statistics in each percentile."""
+    """Return the weights of n order statistics in each percentile."""
     k = np.arange(n)
     factorials = np.cumsum(np.log(np.maximum(k, 1)))
     ways = factorials[-1] - factorials - factorials[::-1]

@@ -1,12 +1,12 @@
-"""Worlds: joint draws of everything uncertain in a scenario.
+"""Worlds: joint random draws of all uncertain inputs of a scenario.
 
-A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N draws: each of N parts
-of an input's range of equal probability occurs once, positive figures on a logarithmic scale. An
-input's draws depend on the seed and its name alone, whatever happens to other ranges.
+The N draws are a Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)): the range
+of each input, logarithmic for positive figures, is cut into N parts of equal probability, each of
+which has one draw. An input's draws depend only on the seed and its name, not on other inputs.
 
-Of a square number of draws, each of the `FACTORS` and any other input are even as well: a grid of
-sqrt(N) by sqrt(N) cells of equal probability has one draw in each. The factors are rows and columns
-of a random Latin square of the other's levels (Tang 1993, "Orthogonal array-based Latin
+If N is a square, each of the `FACTORS` together with any other input is stratified as well: of
+sqrt(N) by sqrt(N) cells of equal probability each has one draw. The factors are rows and columns of
+a random Latin square of the other input's levels (Tang 1993, "Orthogonal array-based Latin
 hypercubes").
 """
 
@@ -36,12 +36,12 @@ from gcsim.simulator.training import Training
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Slowness of inputs, 0 to 1, by name; absent ones are as stated."""
+    """Slowness of inputs, 0 to 1, by name; an input that is absent has its stated value."""
 
     slowness: Mapping[str, float]
 
     def figures(self, inputs: Sequence[Input]) -> list[tuple[Figure, float]]:
-        """Figures that differ from the stated ones, with their slowness."""
+        """Return the figures that differ from the stated ones, with their slowness."""
         return [
             (figure, self.slowness[one.name])
             for one in inputs
@@ -51,20 +51,20 @@ class World:
 
 
 FACTORS = "measured steps over predicted ones", "measured gains of compression over predicted ones"
-"""Names of inputs that move all methods, and all compressed ones (`uncertainty/discrepancy.py`)."""
+"""Names of the factors common to all methods, and to all compressors (`discrepancy.py`)."""
 
 
 class Worlds(Sequence[World]):
-    """Worlds as columns."""
+    """A sequence of worlds, stored as one array per input."""
 
     def __init__(self, columns: Mapping[str, Column], count: int) -> None:
-        """`columns`: slowness of inputs by world; NaN: as stated."""
+        """`columns`: slowness by input and world; NaN: the stated value."""
         self._columns, self._count = columns, count
         self._values: dict[Input, tuple[Column, ...]] = {}
 
     @staticmethod
     def of(worlds: Sequence[World]) -> Worlds:
-        """These worlds."""
+        """Build the arrays of these worlds."""
         names = dict.fromkeys(name for world in worlds for name in world.slowness)
         columns = {
             name: np.array([world.slowness.get(name, np.nan) for world in worlds]) for name in names
@@ -85,8 +85,8 @@ class Worlds(Sequence[World]):
         own = {name: float(column[number]) for name, column in self._columns.items()}
         return World({name: slow for name, slow in own.items() if not isnan(slow)})
 
-    def beside_stated(self, inputs: Sequence[Input]) -> Worlds:
-        """The stated world, these, and for each of these inputs one that changes it alone."""
+    def with_stated(self, inputs: Sequence[Input]) -> Worlds:
+        """Return the stated world, then these, then for each input one that changes only it."""
         first = 1 + self._count
         columns = {
             name: np.concatenate(([np.nan], column, np.full(len(inputs), np.nan)))
@@ -98,12 +98,12 @@ class Worlds(Sequence[World]):
         return Worlds(columns, first + len(inputs))
 
     def slowness(self, one: Input) -> Column:
-        """An input's slowness; NaN: as stated."""
+        """Return an input's slowness by world; NaN: the stated value."""
         known = self._columns.get(one.name)
         return np.full(self._count, np.nan) if known is None else known
 
     def values(self, inputs: Sequence[Input]) -> list[tuple[Column, ...]]:
-        """Values of the inputs' figures, found once."""
+        """Return the values of the inputs' figures by world, cached."""
         new = [one for one in inputs if one not in self._values]
         if new:
             slow = np.stack([self.slowness(one) for one in new for _ in one.figures])
@@ -113,8 +113,8 @@ class Worlds(Sequence[World]):
         return [self._values[one] for one in inputs]
 
     def coordinates(self, inputs: Sequence[Input]) -> Column:
-        """Coordinates `[worlds, inputs]` of times or reciprocal rates: 0 as stated, 1 at the
-        end."""
+        """Return coordinates `[worlds, inputs]`, linear in times and reciprocals of rates: 0 at the
+        stated value, 1 at the farther end."""
         found = np.zeros((self._count, len(inputs)))
         for number, (one, columns) in enumerate(zip(inputs, self.values(inputs), strict=True)):
             figure, drawn = one.main, columns[0]
@@ -125,7 +125,7 @@ class Worlds(Sequence[World]):
         return found
 
     def passes(self, inputs: Sequence[Input], group: int = 0) -> Column:
-        """Factor on the stated passes of a group."""
+        """Return the factor on the stated passes of a group, by world."""
         for one in inputs:
             if one.main.key_path == passes_path(group):
                 slow, stated = self.slowness(one), float(one.main.stated)
@@ -134,16 +134,16 @@ class Worlds(Sequence[World]):
 
 
 def draw(inputs: Sequence[Input], count: int, seed: int) -> Worlds:
-    """The drawn worlds."""
+    """Draw `count` worlds."""
     return Worlds({one.name: _drawn(one.name, count, seed) for one in inputs}, count)
 
 
 @lru_cache(maxsize=1 << 10)
 def _drawn(name: str, count: int, seed: int) -> Column:
-    """Slowness of an input by draw, cached for all points of a sweep."""
+    """Return the slowness of an input by draw, cached for all points of a sweep."""
     rng = np.random.default_rng([seed, crc32(name.encode())])
     part, side = rng.permutation(count), isqrt(count)
-    if side >= 8 and side * side == count:  # inputs would share a smaller square
+    if side >= 8 and side * side == count:  # with a smaller square, inputs would share levels
         row, column = (rng.permutation(side)[each] for each in np.divmod(np.arange(count), side))
         level = dict(zip(FACTORS, (row, column), strict=True)).get(name, (row + column) % side)
         part = np.argsort(np.lexsort((part, rng.permutation(side)[level])))
@@ -152,29 +152,29 @@ def _drawn(name: str, count: int, seed: int) -> Column:
 
 
 def alone(inputs: Sequence[Input]) -> list[World]:
-    """Worlds with one input each at its farther end."""
+    """Return worlds with one input each at its farther end, the others as stated."""
     return [World({one.name: one.main.far}) for one in inputs]
 
 
 def moves_links(one: Input) -> bool:
-    """Whether it belongs to links, hosts or sums."""
+    """Whether an input belongs to links, hosts or sums, and so may change collectives."""
     return one.main.key_path[0] == "cluster" and not is_of_device(one.main.key_path)
 
 
 def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Cluster:
-    """The cluster in a world, device included."""
+    """Return the cluster in a world, device included."""
     changed: Cluster = _put(cluster, "cluster", world.figures(inputs))
     return changed
 
 
 def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Training:
-    """The training in a world."""
+    """Return the training in a world."""
     changed: Training = _put(training, "training", world.figures(inputs))
     return changed
 
 
 def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
-    """A value with figures as drawn and without ranges."""
+    """Return a value with the drawn figures, whose ranges are removed."""
     changes: dict[KeyPath, dict[str, Any]] = {}
     for figure, slow in figures:
         if figure.key_path[0] == root:
@@ -184,12 +184,12 @@ def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
 
 
 def _changed(value: Any, changes: Mapping[KeyPath, Mapping[str, Any]]) -> Any:
-    """A value with other fields at and below it, made once for any number of them."""
+    """Replace fields of a nested value; each dataclass is rebuilt only once."""
     below: dict[Any, dict[KeyPath, Mapping[str, Any]]] = {}
     for key_path, drawn in changes.items():
         if key_path:
             below.setdefault(key_path[0], {})[key_path[1:]] = drawn
-    if isinstance(value, Mapping):  # of a node that this size does not have nothing is known
+    if isinstance(value, Mapping):  # this size may lack the node
         inner = {key: _changed(value[key], more) for key, more in below.items() if key in value}
         return {**value, **inner}
     if isinstance(value, tuple):

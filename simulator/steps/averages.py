@@ -1,27 +1,27 @@
-"""Mean iteration of plans that repeat for ever, and its parts.
+"""Mean iteration of a schedule that repeats for ever, and its parts.
 
-- Where nothing is random or depends on absolute time, iterations repeat (`cycles.py`): the mean
-  over one cycle, whole rounds of the schedule, is exact; the first iterations do not count. Long
-  cycles (a skew of nanoseconds going round a ring) are cut short within `TOLERANCE`, with many
-  ranks after `MOST_TIMES` simulated iterations of a rank.
-- Else the mean over `Training.iterations` or more, after `WARM_UP`. Paces and delays are functions
-  of the seed, so different compressors meet the same luck.
+- If nothing is random or depends on absolute time, iterations become periodic (`cycles.py`). The
+  mean over one cycle, a number of whole rounds of the schedule, is exact; earlier iterations do not
+  count. Long cycles (a skew of nanoseconds that travels around a ring) end early within
+  `TOLERANCE`, and with many ranks after `MOST_TIMES` simulated iterations summed over ranks.
+- Otherwise the mean is over at least `Training.iterations`, after `WARM_UP`. Slowdowns and delays
+  are functions of the seed, the same for all compressors.
 
-Reported is the rank that ends last (ties: the lowest; among ranks that never meet, the longest
-mean); its parts add up.
+The reported rank is the one that ends last (ties: the lowest; if ranks never communicate, the one
+with the longest mean); its parts add up.
 
-Both engines give the same times: events (`events/step.py`) where ranks share cores or run two
-collectives at a time; else vectors (`vectors/step.py`). Steps with sharded weights have one engine
-(`sharded.py`).
+Both engines give the same times: the event engine (`events/step.py`) runs if ranks share cores or
+two collectives at a time, else the vector engine (`vectors/step.py`). Steps with sharded weights
+have a single engine (`sharded.py`).
 
-More iterations than asked for count
+More iterations than `Training.iterations` are simulated
 
-- where several plans follow each other: whole rounds, `_FEWEST_ROUNDS` of them to compare (of long
-  ones two, or one where `MOST_ITERATIONS` hold no more);
-- where a link's trace is longer: until all of it is met; then only the last ones that fill whole
-  passes, to a round.
+- if a round has several plans: whole rounds, at least `_FEWEST_ROUNDS`, whose means are compared
+  (two if they are long, or one if `MOST_ITERATIONS` has no room for two);
+- if a link's rate trace is longer: until all of it has been used; the mean is then over the last
+  iterations that cover whole passes of the trace, rounded to rounds.
 
-If `MOST_ITERATIONS` do not suffice, a warning says what the mean leaves out.
+If `MOST_ITERATIONS` is too few, a warning says what the mean leaves out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.breakdown import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.cycles import MOST, Steady
-from gcsim.simulator.steps.events.even_cluster import Together
+from gcsim.simulator.steps.events.even_cluster import EvenCollectiveTimes
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.steps.events.steady import Events, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
@@ -51,21 +51,21 @@ from gcsim.simulator.steps.step_plan import Run, Span
 from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-3
-"""Share of a cycle's length that a settled state may move within it; less takes twenty times the
-iterations where chunks differ by an element, and no row shows it."""
-MOST_TIMES = 2**16  # iterations times ranks after which no cycle is awaited
-FEWEST = 16  # least iterations for a cycle, at any number of ranks
+"""Difference of two states, as a share of the time between, below which they count as equal. A
+smaller one takes twenty times the iterations if chunks differ by an element, and changes no row."""
+MOST_TIMES = 2**16  # iterations times ranks after which the search for a cycle ends
+FEWEST = 16  # least iterations of that search, at any number of ranks
 WARM_UP = 5  # iterations that do not count where times vary
 
 
 class Averager:
-    """Means of schedules on one cluster, equal ones simulated once."""
+    """Means of schedules on one cluster; equal schedules are simulated once."""
 
     def __init__(self, cluster: Cluster, training: Training, seed: int) -> None:
         self.cluster, self._training, self._seed = cluster, training, seed
         self.execute = CollectiveMemo.of(cluster)
-        self.together = Together(cluster, training, self.execute)
-        """Times of collectives that all ranks enter at once."""
+        self.together = EvenCollectiveTimes(cluster, training, self.execute)
+        """Durations of collectives that all ranks enter at once."""
         self._rings = RingPrograms(cluster)
         noise = training.noise
         self._noise = noise if noise and (noise.variation or noise.slow_probability) else None
@@ -74,18 +74,18 @@ class Averager:
         traces = [link.trace for link in cluster.links() if link.trace]
         traces += [link.up.trace for link in cluster.links() if link.up and link.up.trace]
         self._trace = max((picoseconds(trace.duration) for trace in traces), default=0)
-        """Longest trace."""
+        """Duration of the longest rate trace."""
         self._known: dict[Schedule, Average] = {}
         self._settled: tuple[Schedule, Steady] | None = None  # last schedule with a cycle
 
     @property
     def varies(self) -> bool:
-        """Whether iterations differ for ever: something is random or depends on absolute time."""
+        """Whether iterations never become periodic: some time is random or absolute."""
         return self._noise is not None or (self._links_vary and self.cluster.workers > 1)
 
     @classmethod
     def of(cls, cluster: Cluster, training: Training, seed: int) -> Averager:
-        """Averager of an earlier equal cluster, on any device, if it is among the last ones."""
+        """Return a recent averager for an equal cluster, on any device, or a new one."""
         asked = cluster.wiring, training, seed
         found = next((one for name, one in _LAST if name == asked), None)
         if found is None:
@@ -99,20 +99,20 @@ class Averager:
         return found
 
     def forget(self) -> None:
-        """Keep means and times alone, which take as little memory at any number of ranks."""
+        """Free everything but means and durations, whose memory does not grow with the ranks."""
         self._settled = None
         self.execute.forget()
 
     def average(self, schedule: Schedule) -> Average:
-        """Mean iteration."""
+        """Return the mean iteration."""
         found = self._known.get(schedule)
         if found is None:
             found = self._known[schedule] = self._average(schedule)
         return found
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
-        """Spans of iteration `number` >= 1, from its first rank's begin; of repeating iterations,
-        the last cycle's equal, and of a large cluster, as `spans_of` with its first node."""
+        """Return the spans of iteration `number` >= 1, from its first rank's begin. A periodic
+        iteration is replaced by its equal in the last cycle; large clusters as in `spans_of`."""
         first = self.cluster.devices_per_node
         if self._repeats(schedule):
             steady = self._steady(schedule)
@@ -140,17 +140,17 @@ class Averager:
         if self._repeats(schedule):
             return mean_of_cycle(self._steady(schedule), communicates=schedule.communicates)
         length = len(schedule)
-        iterations = in_rounds(self._training.iterations, length)
+        iterations = in_whole_rounds(self._training.iterations, length)
         while True:
             run = self._many(schedule, WARM_UP + iterations)
             covered = int(run.finish[-1].min() - run.finish[WARM_UP - 1].max())
             if covered >= self._trace or iterations >= MOST_ITERATIONS:
                 break
-            iterations = longer(iterations, length, Fraction(self._trace, max(1, covered)))
+            iterations = more_iterations(iterations, length, Fraction(self._trace, max(1, covered)))
         rank = int(run.finish[-1].argmax())
         if 0 < self._trace <= covered:
             ends = run.finish[WARM_UP - 1 :, rank]
-            iterations = in_whole_passes(ends, length, self._trace)
+            iterations = last_in_whole_passes(ends, length, self._trace)
         elif covered < self._trace:
             _warn_of_trace(iterations, covered, self._trace)
         return mean_of(run, rank, iterations)
@@ -238,11 +238,11 @@ class Averager:
 _LAST: deque[tuple[object, Averager]] = deque(maxlen=64)
 _PREPARED = 16  # averagers that keep prepared collectives
 KEPT_RANKS = 4096
-"""Ranks of those averagers together, and most of a cluster whose collectives stay prepared."""
+"""Most ranks of those averagers together, or of a cluster whose collectives stay prepared."""
 
 
 def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | None:
-    """Constant pace of each rank, its own times its node's, float64 `[p]`; None: 1 for all."""
+    """Return each rank's constant slowdown (its own times its node's), float64 `[p]`; None: 1."""
     if not training.slow_nodes and not training.slow_workers:
         return None
     factor = {node: float(slower) for node, slower in training.slow_nodes.items()}
@@ -255,23 +255,23 @@ def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | No
 
 
 def _only_events(schedule: Schedule) -> bool:
-    """Whether vectors cannot simulate it."""
+    """Whether only the event engine can simulate the schedule."""
     return any(plan.slots == 2 or plan.machines is not None for plan in schedule.plans)
 
 
-MOST_ITERATIONS = 20_000  # most iterations for traces or rounds, beyond those asked for
-_FEWEST_ROUNDS = 5  # fewer rounds say too little about their differences
-_FEW_ROUNDED = 1000  # iterations beyond which two rounds must suffice
+MOST_ITERATIONS = 20_000  # most iterations that are added for traces or rounds
+_FEWEST_ROUNDS = 5  # rounds that an estimate of their spread needs
+_FEW_ROUNDED = 1000  # iterations above which two rounds are enough
 _LOG = logging.getLogger(__name__)
 
 
 def _whole(iterations: int, length: int) -> int:
-    """`iterations` rounded up to whole rounds of `length`."""
+    """Round `iterations` up to whole rounds of `length`."""
     return ceil(iterations / length) * length
 
 
-def in_rounds(wanted: int, length: int) -> int:
-    """Iterations in whole rounds of `length` where `wanted` are asked for."""
+def in_whole_rounds(wanted: int, length: int) -> int:
+    """Return the number of iterations to simulate in whole rounds of `length`, given `wanted`."""
     if length == 1:
         return wanted
     rounds = max(ceil(wanted / length), min(_FEWEST_ROUNDS, _FEW_ROUNDED // length), 2)
@@ -279,21 +279,21 @@ def in_rounds(wanted: int, length: int) -> int:
     if length <= most:
         return min(rounds, max(ceil(wanted / length), MOST_ITERATIONS // length)) * length
     _LOG.warning(
-        "warning: the kinds of step repeat after %d iterations, of which those after the first %d "
-        "have no part in the means",
+        "warning: the kinds of step repeat after %d iterations, but the means include only the "
+        "first %d",
         length,
         most,
     )
     return most
 
 
-def longer(iterations: int, length: int, times: Fraction) -> int:
-    """More iterations, about `times` as many, to meet the rest of a trace."""
+def more_iterations(iterations: int, length: int, times: Fraction) -> int:
+    """Return about `times` as many iterations, to cover the rest of a trace."""
     return _whole(min(MOST_ITERATIONS, max(ceil(iterations * times), 2 * iterations)), length)
 
 
-def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
-    """Number of last iterations, ended at `ends[1:]`, in whole passes of a trace, to a round."""
+def last_in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
+    """Return how many last iterations (ends: `ends[1:]`) span whole passes of a trace."""
     passes = int(ends[-1] - ends[0]) // trace * trace
     first = int(ends.searchsorted(ends[-1] - passes, side="right")) - 1
     return max(1, round((len(ends) - 1 - first) / length)) * length
@@ -301,8 +301,8 @@ def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
 
 def _warn_of_trace(iterations: int, covered: Picoseconds, trace: Picoseconds) -> None:
     _LOG.warning(
-        "warning: %d iterations are %.3g s of a rate trace of %.3g s: the rest of it has no part "
-        "in the means",
+        "warning: %d iterations cover %.3g s of a rate trace of %.3g s; the means leave out the "
+        "rest",
         iterations,
         seconds(covered),
         seconds(trace),

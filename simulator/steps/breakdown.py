@@ -1,7 +1,7 @@
 """Parts of a worker's iterations, and their mean.
 
-Each instant of an iteration counts once: for the compute stream's job, else the side stream's, else
-as waiting for input, else as exposed communication.
+Each instant of an iteration counts once: for the job on the compute stream, else for that on the
+side stream, else as waiting for input, else as exposed communication.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PARTS = (
 )
 """Parts of a `Run`; all but communication add up to the iteration."""
 
-SPANS = 60_000  # most spans of an iteration, of which a timeline shows all ranks
+SPANS = 60_000  # most spans of an iteration whose timeline shows all ranks
 
 Interval = tuple[Picoseconds, Picoseconds]  # begin and end
-Done = tuple[Job, int | None, Picoseconds, Picoseconds]  # job, bucket (None: of none), begin, end
+Done = tuple[Job, int | None, Picoseconds, Picoseconds]  # job, bucket (None: no bucket), begin, end
 Exchanged = tuple[CollectiveRecord, int, int, Picoseconds, Picoseconds, Picoseconds]
-"""Collective, bucket, place in it; entry, last rank's entry, exit."""
+"""Collective, bucket, place in the bucket; the rank's entry, the last rank's entry, exit."""
 
 _KINDS: tuple[Kind, ...] = ("forward", "backward", "encode", "decode", "optimizer")
 
@@ -51,10 +51,10 @@ class TimeBreakdown:
     network: list[Exchanged] = field(default_factory=list)
     waits: list[Interval] = field(default_factory=list)  # for input
     loads: list[Interval] = field(default_factory=list)
-    """Making of the batches taken in this iteration, and of later ones begun in it."""
+    """Intervals in which batches are made: those taken in this iteration, or begun in it."""
 
     def parts(self, finish: Picoseconds) -> tuple[Picoseconds, ...]:
-        """Times by `PARTS`; `InternalError` when they do not add up."""
+        """Return the times by `PARTS`; raise `InternalError` when they do not add up."""
         spent: dict[Kind, Picoseconds] = dict.fromkeys(_KINDS, 0)
         last, idle = self.begin, 0
         for job, _, start, end in self.compute:
@@ -83,7 +83,7 @@ class TimeBreakdown:
         )
 
     def _covered(self) -> list[Picoseconds]:
-        """Time for which the compute stream is busy during each side job."""
+        """Return for how long the compute stream is busy during each side job."""
         covered, first = [], 0
         for *_, start, end in self.side:
             while first < len(self.compute) and self.compute[first][3] <= start:
@@ -96,7 +96,7 @@ class TimeBreakdown:
         return covered
 
     def spans(self, rank: int) -> list[Span]:
-        """Spans of everything that took time, by start."""
+        """Return the spans of all activities that took time, by start."""
         did = [
             *_of_stream(rank, "compute", self.compute),
             *_of_stream(rank, "side", self.side),
@@ -108,7 +108,7 @@ class TimeBreakdown:
         )
 
     def _of_communicator(self, rank: int) -> Iterator[Span]:
-        """Each collective in the lowest slot free at its entry."""
+        """Yield each collective's span, in the lowest slot that is free at its entry."""
         free: list[Picoseconds] = []
         for record, bucket, place, entry, last, left in sorted(
             self.network, key=lambda exchanged: (exchanged[3], exchanged[1:3])
@@ -131,7 +131,7 @@ class TimeBreakdown:
             )
 
     def _of_loader(self, rank: int) -> Iterator[Span]:
-        """Spans of the loader, with the rest of a batch begun before."""
+        """Yield the loader's spans, including the rest of a batch that was begun before."""
         for kind, name, intervals in (
             ("load", "load batch", self.loads),
             ("wait", "device waits for batch", self.waits),
@@ -144,9 +144,9 @@ class TimeBreakdown:
 def spans_of(
     breakdowns: Sequence[TimeBreakdown], classes: NDArray[np.int64], first: int | None = None
 ) -> tuple[Span, ...]:
-    """Spans of all ranks, by rank and start; `classes` `[ranks]`: number of each rank's breakdown.
-    With `first`, where they are more than `SPANS`: those of so many ranks, and of each class's
-    lowest, which stands for the rest (`Span.ranks`)."""
+    """Return the spans of all ranks, by rank and start; `classes` `[ranks]`: index of each rank's
+    breakdown. With `first`, and more than `SPANS` spans, only the first ranks and the lowest rank
+    of each class have spans; the latter represents the rest of its class (`Span.ranks`)."""
     lowest, count = np.unique(classes, return_index=True, return_counts=True)[1:]
     own = [each.spans(rank) for each, rank in zip(breakdowns, lowest.tolist(), strict=True)]
     total = sum(len(spans) * many for spans, many in zip(own, count.tolist(), strict=True))
@@ -182,7 +182,7 @@ def _of_stream(rank: int, resource: Resource, done: Sequence[Done]) -> Iterator[
 def in_order(
     start: Picoseconds, bucket: int | None, jobs: Sequence[tuple[Job, Picoseconds]]
 ) -> list[Done]:
-    """Jobs of a bucket, one after the other from `start`."""
+    """Schedule the jobs of a bucket one after the other from `start`."""
     done = []
     for job, duration in jobs:
         done.append((job, bucket, start, start + duration))
@@ -196,12 +196,12 @@ class Average:
 
     iteration: Fraction
     parts: dict[str, Fraction]  # means by `PARTS`
-    iterations: Times  # iterations that count, `[n]`
-    rank: int  # rank that they belong to
+    iterations: Times  # durations of the iterations in the mean, `[n]`
+    rank: int  # rank whose iterations these are
 
 
 def mean_of(run: Run, rank: int, iterations: int) -> Average:
-    """Mean of a rank's last iterations, in picoseconds."""
+    """Return the mean of a rank's last iterations, in picoseconds."""
     ends = run.finish[:, rank]
     times = np.diff(ends, prepend=0)[-iterations:]
     return Average(
@@ -216,8 +216,8 @@ def mean_of(run: Run, rank: int, iterations: int) -> Average:
 
 
 def mean_of_cycle(steady: Steady, *, communicates: bool) -> Average:
-    """Mean of the iterations that repeat, of the rank that ends last (ties: the lowest); where
-    ranks never communicate, of the one with the longest cycle."""
+    """Return the mean of the periodic iterations on the rank that ends last (ties: the lowest); if
+    ranks never communicate, on the rank with the longest cycle."""
     cycle = steady.cycle
     rank = int((cycle[-1].after.start if communicates else steady.shift).argmax())
     times: Times = np.array([iteration.durations[rank] for iteration in cycle])

@@ -1,34 +1,34 @@
-"""Iterations of an endless training, until they repeat.
+"""Iterations of an endless training, simulated until they are periodic.
 
-Without traces, grants and random delays nothing in a step depends on absolute time: the map G from
-the state in which iteration i begins to the next commutes with a shift, G(X + c) = G(X) + c, X
-holding times. So does a round of n plans, F = G[n-1] ... G[1] G[0]. Max-plus systems with constant
-coefficients reach a cycle (Baccelli et al. 1992, theorem 3.109): after k rounds X is X + c again.
-From then on every round, with its parts and (shifted) spans, is the one k rounds before, c later.
-So one repeated state, relative to one of its times, at the same place in the round gives all the
-rest exactly. A cycle is a number of whole rounds.
+Without traces, grants and random delays nothing in a step depends on absolute time. So the map G
+from the state X at the begin of an iteration (a vector of times) to that of the next one commutes
+with shifts: G(X + c) = G(X) + c. So does a round of n plans, F = G[n-1] ... G[1] G[0]. Max-plus
+systems with constant coefficients reach a cycle (Baccelli et al. 1992, theorem 3.109): after k
+rounds the state is X + c. From then on every round equals, with its parts and spans, the one k
+rounds earlier, shifted by c. So when a state, relative to one of its times, occurs again at the
+same place in the round, all later iterations are known exactly. A cycle is a number of rounds.
 
-The state: when the first rank begins iteration i + 1 it has left all collectives of iteration i, so
-all ranks have entered them, and no rank begins another of iteration i. What follows depends only on
+When the first rank begins iteration i + 1, it has left all collectives of iteration i, so all ranks
+have entered these. The rest therefore depends only on this state:
 
-- when each rank finishes iteration i: then nothing of it is left, and the rank's link is idle;
-- when its loader will have made the next batches (`input_loader.Loader.ahead`).
+- the time at which each rank finishes iteration i; from then on its link is idle;
+- the times at which its loader will have made the next batches (`input_loader.Loader.ahead`).
 
-If no plan has collectives each rank is its own system, with its own shift. An iteration whose
-beginning state and plan have been before is not simulated again; equal ranks that leave together
-always begin in one state, so each plan of a round is simulated once.
+If no plan has collectives, each rank is a system with its own shift. An iteration with a known plan
+and initial state is not simulated again; equal ranks that leave collectives together always begin
+in the same state, so each plan of a round is simulated only once.
 
-Exception: a rank that shares cores and begins iteration i + 1 slows down those still in i. Such
-plans are simulated in one go, and only states in which a machine's ranks begin together are
-repeats.
+Exception: a rank that shares cores and begins iteration i + 1 slows down ranks that are still in i.
+Such plans are simulated without interruption, and only states in which all ranks of a machine
+begin together are compared.
 
-The theorem needs a fixed order of events; with first come, first served a cycle may come late or
-never, and on p ranks be p iterations long: chunks that differ by one element let a skew of
-nanoseconds go round the ring. Hence a tolerance: if after `PATIENCE` iterations a state differs
-from one some rounds earlier by a small share of the time between, those iterations repeat; in a
-round of several plans an iteration that begins nearly like its plan's last one is taken to equal
-it. Max-plus maps do not expand: with a fixed order of events the mean iteration is off by about
-that share. `Steady.exact` tells. After `most` iterations, the last half repeats.
+The theorem needs a fixed order of events. With first come, first served a cycle may come late or
+never, and on p ranks may have p iterations: if chunks differ by one element, a skew of nanoseconds
+travels around the ring. Hence a tolerance: if after `PATIENCE` iterations a state differs from one
+some rounds earlier by a small share of the time between, the iterations count as periodic; in a
+round of several plans an iteration that begins nearly like its plan's last one counts as equal.
+Max-plus maps do not expand differences: with a fixed order of events the mean is off by about that
+share. `Steady.exact` is then False. After `most` iterations the last half is taken as the cycle.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, run_of
 from gcsim.simulator.steps.step_plan import Run, Span
 
-MOST = 200  # iterations after which no cycle is expected
-MOST_ROUNDS = 4  # most rounds assembled from known iterations, beyond `most`
+MOST = 200  # most iterations in the search for a cycle
+MOST_ROUNDS = 4  # most rounds beyond `most`, if all their iterations are known
 PATIENCE = 8  # iterations before `tolerance` applies
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Steady:
-    """Iterations of which the last `period` repeat for ever."""
+    """Iterations, the last `period` of which repeat for ever."""
 
     begin: State
     iterations: tuple[Iteration, ...]
     period: int
     exact: bool
     spans: Callable[[int, int], tuple[Span, ...]] | None = None
-    """Spans of an iteration of the last round, by number, of so many first ranks or all
-    (`breakdown.spans_of`), if simulated in one go."""
+    """Spans of an iteration of the last round, by its number and the number of first ranks
+    (`breakdown.spans_of`); None unless all iterations were simulated without interruption."""
 
     @property
     def cycle(self) -> tuple[Iteration, ...]:
@@ -68,7 +68,7 @@ class Steady:
 
     @cached_property
     def shift(self) -> Times:
-        """Picoseconds per cycle, `[ranks]`."""
+        """Duration of a cycle in picoseconds, `[ranks]`."""
         taken: Times = np.sum([iteration.durations for iteration in self.cycle], axis=0)
         return taken
 
@@ -88,14 +88,14 @@ class Search:
     def __init__(
         self, schedule: Schedule, begin: State, *, most: int = MOST, tolerance: float = 0.0
     ) -> None:
-        """Add up to `most` simulated iterations, or a round. After `PATIENCE` iterations states may
-        differ by the share `tolerance` of the time between them."""
+        """Search through at most `most` simulated iterations, or one round. After `PATIENCE`
+        iterations states may differ by the share `tolerance` of the time between them."""
         self.begin, self.tolerance = begin, tolerance
         self.limit = max(most, len(schedule))
         self._round, self._machines = len(schedule), schedule.plans[0].machines
         self._iterations: list[Iteration] = []
         self._ends: list[Picoseconds] = [0]
-        """Begin of each iteration (first rank), less the difference between near states."""
+        """Begin of each iteration on its first rank, less the differences of near states."""
         self._seen: dict[tuple[int, bytes], int] = {}
         self._simulated, self._period, self._exact, self._near = 0, 0, False, False
         self._note(begin)
@@ -112,7 +112,7 @@ class Search:
 
     @property
     def patient(self) -> bool:
-        """Whether nearly equal states count as equal now."""
+        """Whether nearly equal states now count as equal."""
         return self.tolerance > 0 and self.number >= PATIENCE
 
     @property
@@ -127,8 +127,8 @@ class Search:
     def add(
         self, iteration: Iteration, like: Literal["itself", "equal", "near"] = "itself"
     ) -> bool:
-        """Add the next iteration, or a known one like it; return whether the search is over. Raises
-        `InputError` when the clock cannot hold the time."""
+        """Add the next iteration, or a known one `like` it; return whether the search is over.
+        Raises `InputError` when the clock cannot hold the time."""
         end = self._ends[-1] + iteration.elapsed
         check_room(self.number, end)
         self._iterations.append(iteration)
@@ -142,7 +142,7 @@ class Search:
         return self.over
 
     def result(self) -> Steady:
-        """The found cycle; at least one round must have been added."""
+        """Return the cycle; at least one round must have been added."""
         half = (self.number + 1) // 2
         return Steady(
             begin=self.begin,
@@ -155,7 +155,7 @@ class Search:
         return max(1, iterations // self._round) * self._round
 
     def _note(self, state: State) -> int:
-        """Number of the first iteration that began in the state at this place."""
+        """Return the first iteration that began in this state at this place of the round."""
         if self._machines is not None:
             machine = np.array(self._machines.of_rank)
             latest = np.zeros(machine.max() + 1, dtype=np.int64)
@@ -165,7 +165,7 @@ class Search:
         return self._seen.setdefault((self.number % self._round, state.digest()), self.number)
 
     def _nearly(self) -> int:
-        """Iterations since a state nearly equal to this one; 0: none."""
+        """Return the number of iterations since a nearly equal state; 0: none."""
         cycle = self._rounds(self.number - self.number // 2)
         if not self.patient or self.number < cycle:
             return 0
@@ -178,7 +178,7 @@ class Search:
 def settle(
     schedule: Schedule, search: Search, simulate: Callable[[int, State], Iteration]
 ) -> Steady:
-    """Run the search, simulating only unknown iterations. `simulate(number, state)` runs one."""
+    """Run the search. `simulate(number, state)` is called only for unknown iterations."""
     known = _Known(search) if len(schedule) > 1 else None
     while not search.over:
         turn, state = schedule.turn(search.number), search.state
@@ -202,7 +202,7 @@ class _Known:
         self._last: dict[int, tuple[State, Iteration]] = {}
 
     def find(self, turn: int, state: State) -> tuple[Iteration, Literal["equal", "near"]] | None:
-        """Iteration that began in this state, or near enough."""
+        """Return an iteration of the same plan that began in an equal or near state."""
         equal = self._equal.get((turn, state.digest()))
         if equal is not None:
             return equal, "equal"

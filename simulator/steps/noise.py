@@ -7,9 +7,9 @@ with Q the quantile function, for the coefficient of variation c, of
 - lognormal: ln Q(u) = sigma z(u) - sigma^2 / 2, sigma^2 = ln(1 + c^2), z the standard normal's;
 - gamma: shape 1 / c^2, scale c^2.
 
-Slow workers come on top of the mean of 1. u and v of rank r are number r of a counter-based
-generator with key (seed, iteration, purpose): a factor depends neither on the number of ranks nor
-on the order of draws. Factors are multiples of 2^-32, which hides a platform's last bits.
+`slow_factor` raises the mean above 1. u and v of rank r are entry r of a counter-based generator
+with key (seed, iteration, purpose): a factor depends neither on the number of ranks nor on the
+order of draws. Factors are rounded to multiples of 2^-32, so that platforms agree in all bits.
 
 Source: inversion as in Devroye 1986, "Non-uniform random variate generation", sec. II.2.
 """
@@ -33,7 +33,7 @@ _TAIL, _POINTS = 12.0, 24_001  # integration limit and points
 
 
 def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np.float64]:
-    """Factors on the ranks' computation in an iteration, float64 `[ranks]`, >= 0."""
+    """Return the factors on the ranks' computation in an iteration, float64 `[ranks]`, >= 0."""
     factors = np.ones(ranks, dtype=np.float64)
     if noise.variation:
         factors = _quantile(noise, _uniform(seed, iteration, "compute noise", ranks))
@@ -45,9 +45,9 @@ def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np
 
 
 def longest(noise: Noise | None, workers: int) -> Fraction:
-    """Mean of the workers' longest pass over the mean pass: the passes' cost where all must enter.
-    1 + skew m(p), m(p) the mean of the largest of p standard normal draws: 0.564, 1.029, 1.424 and
-    1.766 for 2, 4, 8 and 16 (Tippett 1925, Biometrika 17)."""
+    """Return the expected longest pass of the workers over the mean pass, since a collective waits
+    for the slowest: 1 + skew m(p), where m(p) is the mean of the largest of p standard normal
+    draws: 0.564, 1.029, 1.424 and 1.766 for 2, 4, 8 and 16 (Tippett 1925, Biometrika 17)."""
     if noise is None or not noise.skew or workers < _FEWEST:
         return Fraction(1)
     return 1 + noise.skew * _largest(workers)
@@ -55,8 +55,8 @@ def longest(noise: Noise | None, workers: int) -> Fraction:
 
 @functools.cache
 def _largest(draws: int) -> Fraction:
-    """Mean of the largest normal draw: the integral of 1 - F^p over the positives less that of F^p
-    over the negatives, as a multiple of 2^-32, which hides a platform's last bits."""
+    """Return the mean of the largest of some normal draws: the integral of 1 - F^p over x > 0 less
+    that of F^p over x < 0, rounded to a multiple of 2^-32, so that platforms agree."""
     z = np.linspace(0, _TAIL, _POINTS)
     tail = np.array([math.erfc(place / math.sqrt(2)) / 2 for place in z.tolist()])  # 1 - F
     above = -np.expm1(draws * np.log1p(-tail))
@@ -86,6 +86,6 @@ def _uniform(seed: int, iteration: int, purpose: str, ranks: int) -> NDArray[np.
 
 @loop
 def _fill(key: np.uint64, values: NDArray[np.float64]) -> None:
-    """Fill in numbers 0, 1, 2, ... of the key: odd multiples of 2^-53, so neither 0 nor 1."""
+    """Fill in entries 0, 1, 2, ... of the key's sequence: odd multiples of 2^-53, never 0 or 1."""
     for rank in range(values.size):
         values[rank] = (float(bits64(key, rank) >> np.uint64(12)) + 0.5) * 2.0**-52

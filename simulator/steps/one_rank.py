@@ -1,8 +1,8 @@
-"""One rank's step with collectives of known times, for many worlds at once.
+"""One rank's step with collectives of known durations, for many worlds at once.
 
-The rules of `step_plan.py` for a rank of an even cluster, which stands for all: streams in order of
-arrival, one or two slots. As ranks have one order, the last to leave a collective keeps the others
-waiting and changes nothing else. Left out: collectives changed by skewed entries; shared cores.
+The rank represents all ranks of an even cluster under the rules of `step_plan.py`: streams serve in
+order of arrival, with one or two slots. All ranks have the same order, so the last one to leave a
+collective only makes the others wait. Neglected: collectives changed by skew, and shared cores.
 
 Arrays of float64 in one unit of time, a column per world:
 
@@ -10,7 +10,7 @@ Arrays of float64 in one unit of time, a column per world:
 |--------|--------------------|----------------------------------------------------------|
 | parts  | [buckets + 1, D]   | the backward pass up to each bucket, then its rest       |
 | before | [buckets, D]       | computed before a bucket's first collective              |
-| held   | [collectives, D]   | from the last entry into each until the last rank leaves |
+| times  | [collectives, D]   | from the last entry into each until the last rank leaves |
 | after  | [collectives, D]   | computed when it has returned                            |
 | first  | [buckets + 1]      | int64: the number of each bucket's first collective      |
 """
@@ -31,7 +31,7 @@ THREAD, ENCODE, ANSWER = 0, 1, 2
 def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is one rule
     parts: Rows,
     before: Rows,
-    held: Rows,
+    times: Rows,
     after: Rows,
     first: NDArray[np.int64],
     side: bool,
@@ -39,41 +39,41 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
     gathers: bool,
     out: Rows,
 ) -> None:
-    """Write into `out` `[D]` the time from the last backward pass until all is exchanged;
-    `gathers`: the last collective is a gather of weights."""
-    buckets, collectives = before.shape[0], held.shape[0]
+    """Write into `out` `[D]` the time from the begin of the last backward pass until all buckets
+    are exchanged; `gathers`: the last collective is a gather of weights."""
+    buckets, collectives = before.shape[0], times.shape[0]
     asked, returned = np.empty(collectives), np.empty(collectives)
-    more, ready = np.empty(collectives), np.empty(buckets + 1)  # one type: that compiles faster
+    more, ready = np.empty(collectives), np.empty(buckets + 1)  # one type compiles faster
     for bucket in range(buckets):
         for number in range(first[bucket], first[bucket + 1]):
-            more[number] = first[bucket + 1] - 1 - number  # of its bucket's collectives follow
+            more[number] = first[bucket + 1] - 1 - number  # collectives of its bucket that follow
     for world in range(out.size):
         for number in range(collectives):
             asked[number] = NEVER
         free, side_free, issued, finish, entered = 0.0, 0.0, 0.0, 0.0, 0.0
-        left, left_before = 0.0, 0.0  # the last two leave times
+        left, left_before = 0.0, 0.0  # exit times of the last two collectives
         place, prepared, entering, served = 0, 0, 0, 0
         while True:
-            # what arrives next: a piece of the thread, an encoding, what follows a collective
-            # at equal times in this order, since each test is <
+            # the next arrival: a piece of the thread, an encoding, or the piece after a collective;
+            # for equal times in this order, since each test is <
             what, now, back = -1, NEVER, -1
             if place <= buckets:
                 what, now = THREAD, issued
             if side and prepared < min(place, buckets) and ready[prepared] < now:
                 what, now = ENCODE, ready[prepared]
             while served < entering and returned[served] == NEVER:
-                served += 1  # hundreds of buckets, of which few are under way
+                served += 1  # hundreds of buckets, few of which are in progress
             for number in range(served, entering):
                 if returned[number] < now:
                     what, now, back = ANSWER, returned[number], number
             if entering < collectives:
-                # two slots: all but one of those in front have been left
+                # two slots: all but one of the earlier collectives have been left
                 until = left if slots == 1 else left_before
                 start = max(entered, asked[entering], until)
-                # nothing that arrives later can change this entry: it is settled first
+                # later arrivals cannot change this entry, so it is handled first
                 if start <= now and start < NEVER:
                     entered = start
-                    leaves = start + held[entering, world]
+                    leaves = start + times[entering, world]
                     returned[entering] = leaves
                     left_before = max(left_before, min(left, leaves))
                     left = max(left, leaves)
@@ -89,7 +89,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                 work = parts[place, world]
                 if not side and place < buckets:
                     work += before[place, world]
-                # no work: done on arrival, without a place in the stream
+                # a piece without work is done on arrival and does not queue
                 if work > 0:
                     free = max(free, now) + work
                     issued = free

@@ -1,6 +1,6 @@
-"""Schedule of iterations: the plan of each, and the state in which it begins.
+"""Schedule of iterations: the plan of each iteration, and the state in which it begins.
 
-A schedule is a round of plans that repeats for ever; a `State` is what an iteration leaves behind.
+A schedule is a round of plans that repeats for ever; a `State` carries over between iterations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gcsim.simulator.steps.step_plan import Run, Span, StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Plans that follow each other, again and again."""
+    """A sequence of plans that repeats for ever."""
 
     plans: tuple[StepPlan, ...]  # all different
     turns: tuple[int, ...]  # each iteration's plan, in the shortest repeated round
@@ -44,7 +44,7 @@ class Schedule:
         return self.turns[iteration % len(self.turns)]
 
     def groups(self) -> tuple[NDArray[np.int64], ...]:
-        """Each rank's group, `[ranks]`; nothing where all follow the same plans."""
+        """Group of each rank, `[ranks]`; empty if all ranks follow the same plans."""
         counts = next(([n for n, _ in plan.groups] for plan in self.plans if plan.groups), None)
         if counts is None:
             return ()
@@ -57,22 +57,22 @@ class Schedule:
 
     @property
     def sharded(self) -> bool:
-        """Whether its plans have sharded weights."""
+        """Whether its plans shard weights."""
         return self.plans[0].sharded
 
     @property
     def interacts(self) -> bool:
-        """Whether ranks affect each other, by collectives or shared cores."""
+        """Whether ranks affect each other, through collectives or shared cores."""
         return self.communicates or self.plans[0].machines is not None
 
 
 def schedule_of(plan: StepPlan | Schedule) -> Schedule:
-    """A plan by itself as a schedule."""
+    """Return a plan as a schedule of its own."""
     return Schedule.of([plan], [0]) if isinstance(plan, StepPlan) else plan
 
 
 def shortest_round(turns: Sequence[int]) -> tuple[int, ...]:
-    """Shortest part of a round that, repeated, gives all of it."""
+    """Return the shortest part of a round that gives all of it when repeated."""
     for length in range(1, len(turns) // 2 + 1):
         if len(turns) % length == 0 and all(
             turns[place] == turns[place - length] for place in range(length, len(turns))
@@ -87,7 +87,7 @@ def _resources(plan: StepPlan) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class State:
-    """State that later iterations depend on, up to a shift (`cycles.py`)."""
+    """Times that later iterations depend on, up to a common shift (`cycles.py`)."""
 
     start: Times
     """`[ranks]`: begin of the next iteration, from the first rank's; 0 where ranks never meet."""
@@ -95,19 +95,19 @@ class State:
     """`[prefetch, ranks]`: `Loader.ahead` at each rank's start; `[0, ranks]` without a loader."""
 
     def digest(self) -> bytes:
-        """128 bits, equal for equal states."""
+        """Return a hash of 128 bits."""
         hashed = blake2b(self.start.tobytes(), digest_size=16)
         hashed.update(self.ahead.tobytes())
         return hashed.digest()
 
     def distance(self, other: State) -> Picoseconds:
-        """Largest difference of a time."""
+        """Return the largest difference of two corresponding times."""
         apart = int(np.abs(self.start - other.start).max(initial=0))
         return max(apart, int(np.abs(self.ahead - other.ahead).max(initial=0)))
 
 
 def beginning(schedule: Schedule, ranks: int) -> State:
-    """State in which all begin with empty loaders; `InputError` if batches exceed the clock."""
+    """Return the initial state, with empty loaders; `InputError` if batches exceed the clock."""
     plan = schedule.plans[0]
     prefetch = plan.prefetch if plan.input_batch else 0
     check_room(0, plan.input_batch * prefetch)
@@ -119,7 +119,7 @@ def beginning(schedule: Schedule, ranks: int) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Iteration:
-    """All ranks' iteration between two states, in picoseconds."""
+    """One iteration of all ranks, in picoseconds."""
 
     durations: Times  # `[ranks]`
     parts: Mapping[str, Times]  # `Run.parts`, `[ranks]` each
@@ -128,7 +128,7 @@ class Iteration:
 
 
 def run_of(iterations: Sequence[Iteration], *, spans: tuple[Span, ...] = ()) -> Run:
-    """Run of consecutive iterations from a beginning at 0."""
+    """Join consecutive iterations to a run that begins at 0."""
     durations: Times = np.array([iteration.durations for iteration in iterations])
     return Run(
         finish=durations.cumsum(axis=0),

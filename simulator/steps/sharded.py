@@ -1,34 +1,34 @@
-"""Steps of ranks that each keep a part of the weights (ZeRO's stages 2 and 3): gathers gate passes.
+"""Steps with sharded weights (ZeRO's stages 2 and 3), in which each pass waits for gathers.
 
 A bucket of the plan is a unit of the network. Its first collective gathers its weights before the
-forward pass; a second gather, if any, repeats that before its backward pass (stage 3). The others
-exchange its gradients, of which each rank receives its part. For each rank, in each micro-batch:
+forward pass; a second gather, if any, repeats that before the backward pass (stage 3). The others
+exchange its gradients, of which each rank receives its part. In each micro-batch of each rank:
 
-- Compute stream, one job after the other: by unit in forward order, unpack its weights and pass
-  forward; by unit in backward order, unpack its weights again, pass backward, decode the gradients
-  of the unit before, and encode its own; at the end decode the last.
-- Communicator, one collective after the other, on all ranks in this order: the gathers in forward
-  order; then, by unit in backward order, the gather for the next unit, and this unit's exchange.
+- The compute stream runs one job after the other. For each unit in forward order: unpack its
+  weights, forward pass. For each unit in backward order: unpack its weights again, backward pass,
+  decode the previous unit's gradients, encode its own. At the end: decode the last gradients.
+- The communicator runs one collective after the other, in the same order on all ranks: the gathers
+  in forward order; then for each unit in backward order the gather of the next unit's weights and
+  the exchange of this unit's gradients.
 - A gather for the forward pass begins when the weights of the unit two before it are unpacked (the
-  first two: with the micro-batch), one for the backward pass when the unit before begins its own.
-- A pass waits for its unit's gather, an encoding for the exchange before it, the next micro-batch
+  first two: with the micro-batch), one for the backward pass when the previous unit's pass begins.
+- A pass waits for its unit's gather, an encoding for the previous exchange, the next micro-batch
   and the optimizer for everything.
 
-Where ranks shard inside nodes (HSDP), the first of a unit's exchanges scatters inside them. The
-others, between nodes, run in a stream and on a communicator of their own, with the computations
-around them, unit after unit; only the end of the micro-batch waits for these.
+With HSDP a unit's first exchange is a reduce-scatter inside the node. The others, between nodes,
+have a separate stream and communicator, for which only the end of the micro-batch waits.
 
-The last unit of the forward pass keeps its weights for its backward pass. All micro-batches
-exchange. Interference, side streams, shared cores and loaders have no part in it.
+The last unit of the forward pass keeps its weights for its backward pass. Every micro-batch
+exchanges. Interference, side streams, shared cores and loaders are not modelled.
 
-`micro_batch` is the one text of these rules, for all ranks at once (`Ranks`, exact), for one rank
-in many worlds (`scenarios/uncertainty/approximation.py`), and for timelines.
+`micro_batch` implements these rules for all ranks at once (`Ranks`, exact), for one rank in many
+worlds (`scenarios/uncertainty/approximation.py`), and for timelines.
 
 Source: PyTorch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (`unshard`,
 `wait_for_unshard`, `_backward_prefetch`, `post_backward`): one communicator for both kinds of
 collectives, and streams that wait for each other's events; TorchTitan, which shards embedding,
-blocks and output as units and keeps the output's weights (arXiv:2410.06511). FSDP decodes beside
-the compute stream.
+blocks and output as units and keeps the output's weights (arXiv:2410.06511). FSDP decodes on
+another stream than the compute stream.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from gcsim.simulator.steps.step_plan import (
 
 Column = NDArray[Any]
 """Times by rank, int64 picoseconds, or by world, float64."""
-AGAIN = 1  # place of the gather for the backward pass
+AGAIN = 1  # index of the gather for the backward pass among a unit's collectives
 FORWARD, BACKWARD, ENCODE, AFTER = range(4)
 
 
@@ -69,55 +69,55 @@ class Unit(NamedTuple):
     forward: Column | int
     backward: Column | int
     encode: Column | int
-    after: tuple[Column | int, ...]  # by collective, once it has returned
-    gathers: int  # collectives that gather weights, 1 or 2
-    between: bool  # whether all exchanges but the first are between nodes
+    after: tuple[Column | int, ...]  # jobs by collective, once it has returned
+    gathers: int  # number of collectives that gather weights, 1 or 2
+    between: bool  # whether all exchanges but the first are between nodes (HSDP)
 
 
 class Streams:
-    """Streams of all ranks or worlds: computation, the communicator, exchanges between nodes."""
+    """Clocks of the streams, by rank or world: computation, communicator, inter-node exchanges."""
 
     def __init__(self, begin: Column, carry_out: Callable[[int, int, Column], Column]) -> None:
-        """`carry_out`: exits of a unit's collective at a place, from entries."""
-        self.free = self.left = self.beside = begin
+        """`carry_out(unit, place, entries)` returns the exits of a unit's collective."""
+        self.free = self.left = self.inter_node = begin
         self._carry_out = carry_out
 
-    def did(self, place: int, unit: int, begin: Column, end: Column) -> None:
-        """Note a job; its place is `FORWARD`, ..., or `AFTER` plus that of a collective."""
+    def note_job(self, place: int, unit: int, begin: Column, end: Column) -> None:
+        """Record a job (no-op); `place` is `FORWARD`, ..., or `AFTER` plus a collective's index."""
 
-    def met(self, unit: int, place: int, entry: Column, exits: Column) -> None:
-        """Note a collective."""
+    def note_collective(self, unit: int, place: int, entry: Column, exits: Column) -> None:
+        """Record a collective (no-op)."""
 
     def compute(self, place: int, unit: int, work: Column | int) -> None:
-        """Do a job on the compute stream."""
+        """Run a job on the compute stream."""
         begin, self.free = self.free, self.free + work
-        self.did(place, unit, begin, self.free)
+        self.note_job(place, unit, begin, self.free)
 
     def wait(self, until: Column) -> None:
-        """Begin no job before."""
+        """Let no job begin before `until`."""
         self.free = np.maximum(self.free, until)
 
     def collective(self, unit: int, place: int, asked: Column) -> Column:
-        """Run a collective behind those before it; return its exits."""
+        """Run a collective after the earlier ones; return its exits."""
         entry = np.maximum(self.left, asked)
         self.left = self._carry_out(unit, place, entry)
-        self.met(unit, place, entry, self.left)
+        self.note_collective(unit, place, entry, self.left)
         return self.left
 
     def between(self, number: int, unit: Unit, scattered: Column) -> None:
-        """Run a unit's exchanges between nodes behind those before them."""
-        self.beside = np.maximum(self.beside, scattered)
+        """Run a unit's exchanges between nodes after the earlier ones."""
+        self.inter_node = np.maximum(self.inter_node, scattered)
         for place in range(unit.gathers, len(unit.after)):
-            entry = self.beside
+            entry = self.inter_node
             if place > unit.gathers:
-                self.beside = self._carry_out(number, place, entry)
-                self.met(number, place, entry, self.beside)
-            begin, self.beside = self.beside, self.beside + unit.after[place]
-            self.did(AFTER + place, number, begin, self.beside)
+                self.inter_node = self._carry_out(number, place, entry)
+                self.note_collective(number, place, entry, self.inter_node)
+            begin, self.inter_node = self.inter_node, self.inter_node + unit.after[place]
+            self.note_job(AFTER + place, number, begin, self.inter_node)
 
 
 def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
-    """Forward and backward pass with all collectives; units in backward order."""
+    """Run forward and backward with all collectives; `units` are in backward order."""
     streams.wait(streams.left)
     streams.left = streams.free
     unpacked = deque([streams.free] * 2)
@@ -146,7 +146,7 @@ def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
             streams.compute(AFTER + place - 1, number, unit.after[place - 1])
             exchanged = streams.collective(number, place, streams.free)
     _decode(streams, len(units) - 1, units[-1], exchanged)
-    streams.wait(streams.beside)
+    streams.wait(streams.inter_node)
 
 
 def _decode(streams: Streams, number: int, unit: Unit, exchanged: Column) -> None:
@@ -156,17 +156,17 @@ def _decode(streams: Streams, number: int, unit: Unit, exchanged: Column) -> Non
 
 
 def gathers_of(work: BucketWork) -> int:
-    """Number of a unit's collectives that gather its weights."""
+    """Return the number of a unit's collectives that gather its weights."""
     return sum(isinstance(record, WeightGather) for record in work.collectives)
 
 
 def _between(work: BucketWork) -> bool:
-    """Whether a unit is sharded inside nodes, and exchanged between them."""
+    """Whether a unit is sharded inside nodes and exchanged between them (HSDP)."""
     return work.collectives[0].scope == "node" and work.collectives[-1].scope == "nodes"
 
 
 def forward_parts(plan: StepPlan) -> list[Picoseconds]:
-    """Forward pass by unit, in backward order: as the backward pass is."""
+    """Split the forward pass over units, in backward order, in proportion to backward."""
     total, forward = sum(plan.compute.parts), plan.compute.forward
     if not total:
         return [0] * (len(plan.compute.parts) - 1) + [forward]
@@ -175,8 +175,8 @@ def forward_parts(plan: StepPlan) -> list[Picoseconds]:
 
 
 def _jobs(plan: StepPlan) -> list[list[tuple[Kind, Picoseconds]]]:
-    """Kinds and durations of each unit's jobs, by place. What follows the last gradient belongs to
-    the last unit."""
+    """Return kinds and durations of each unit's jobs, by place. The rest of backward belongs to the
+    last unit."""
     backward = [*plan.compute.parts[:-1], plan.compute.parts[-1] + plan.compute.rest]
     return [
         [
@@ -190,7 +190,7 @@ def _jobs(plan: StepPlan) -> list[list[tuple[Kind, Picoseconds]]]:
 
 
 def units_of(plan: StepPlan, durations: Sequence[Column] = ()) -> Iterator[Unit]:
-    """Units of a plan, with the durations of all jobs in order; none: the plan's."""
+    """Yield the units of a plan; `durations` of all jobs in order replace the plan's, if given."""
     planned = [time for jobs in _jobs(plan) for _, time in jobs]
     rows: Iterator[Column | int] = iter(durations or planned)
     for work in plan.buckets:
@@ -200,7 +200,7 @@ def units_of(plan: StepPlan, durations: Sequence[Column] = ()) -> Iterator[Unit]
 
 
 class Ranks:
-    """State of all ranks between two iterations; as `vectors.ranks.Vectors`."""
+    """State of all ranks between two iterations; same interface as `vectors.ranks.Vectors`."""
 
     def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
         self._schedule, self._ranks, self._execute, self._seed = schedule, ranks, execute, seed
@@ -212,7 +212,7 @@ class Ranks:
         self._number, self._start = number, np.array(before.start)
 
     def ahead(self) -> Times:
-        """Batches ahead: none is loaded."""
+        """Return an empty array: loaders are not modelled."""
         return np.zeros((0, 1), dtype=np.int64)
 
     def iteration(
@@ -221,9 +221,8 @@ class Ranks:
         parts: dict[str, Times],
         streams: type[Streams] = Streams,
     ) -> Times:
-        """Simulate the next iteration at the paces `slowdowns` `[ranks]`; return the finish
-        `[ranks]`. `parts` `[ranks]` are filled in. Raises `InputError` when the clock cannot hold
-        the times."""
+        """Simulate the next iteration with `slowdowns` `[ranks]`; return the finish `[ranks]` and
+        fill in `parts` `[ranks]`. Raises `InputError` when the clock cannot hold the times."""
         turn = self._schedule.turn(self._number)
         plan, table = self._schedule.plans[turn], self._tables[turn]
         if slowdowns is not None:
@@ -267,7 +266,7 @@ class Ranks:
 
 
 def _table(plan: StepPlan, ranks: int) -> Times:
-    """Durations `[jobs, ranks]`: each unit's by place, then the optimizer."""
+    """Return durations `[jobs, ranks]`: each unit's by place, then the optimizer."""
     columns = []
     for count, own in plan.groups or ((ranks, plan),):
         durations = [time for jobs in _jobs(own) for _, time in jobs]
@@ -285,25 +284,25 @@ def spans(
     seed: int = 0,
     first: int | None = None,
 ) -> tuple[Span, ...]:
-    """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin;
-    `first` as in `spans_of`."""
+    """Return the spans of iteration `number`, which begins in the state `before`, from its first
+    rank's begin; `first` as in `spans_of`."""
     plan, ranks = schedule.plans[schedule.turn(number)], len(before.start)
     jobs: list[Any] = []  # place, unit, begin, end
     network: list[Any] = []  # unit, place, entry, exit
 
-    class Telling(Streams):
-        """Streams that note what they do."""
+    class RecordingStreams(Streams):
+        """Streams that record jobs and collectives."""
 
-        def did(self, *noted: Any) -> None:
+        def note_job(self, *noted: Any) -> None:
             jobs.append(noted)
 
-        def met(self, *noted: Any) -> None:
+        def note_collective(self, *noted: Any) -> None:
             network.append(noted)
 
     simulated = Ranks(schedule, ranks, execute, seed)
     simulated.begin(number, before)
     parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
-    simulated.iteration(slowdown, parts, Telling)
+    simulated.iteration(slowdown, parts, RecordingStreams)
     paces = np.ones(ranks) if slowdown is None else slowdown
     times = [each for *_, begin, end in (*jobs, *network) for each in (begin, end)]
     classes = coarsest(ranks, before.start, paces, *schedule.groups(), *times)
@@ -314,7 +313,7 @@ def spans(
         *of_units, (*_, begin, end) = jobs
         for place, unit, start, done in of_units:
             kind, work = of_unit[unit][place][0], plan.buckets[unit]
-            behind = place - AFTER - gathers_of(work)  # of the gathers
+            behind = place - AFTER - gathers_of(work)  # negative: after a gather of weights
             what = "weights unpacked" if place >= AFTER and behind < 0 else kind
             job = Job(kind=kind, name=f"{what}, bucket {unit}", duration=0)
             stream = found.side if behind >= 0 and _between(work) else found.compute

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 
 if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gcsim.files import write_text
+from gcsim.files import markdown_table, write_text
 from gcsim.scenarios.catalog.rates import FOLDER, boards, measurements, sources
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import PRECISIONS, curve
@@ -118,7 +118,7 @@ def _validation() -> Iterator[str]:
         "test compares):"
     )
     yield ""
-    yield from _table(
+    yield from markdown_table(
         ("", "launch per tensor [us]", "3 x 3, stride 1", "other products", "outputs"),
         [
             (
@@ -131,6 +131,7 @@ def _validation() -> Iterator[str]:
             for processor, precision in FAMILIES
             for found in [fit(observations(processor, precision), processor, precision)]
         ],
+        numbers=False,
     )
     yield ""
     yield (
@@ -199,8 +200,10 @@ def _validation() -> Iterator[str]:
             f"{low:.2f} to {high:.2f}",
         )
     )
-    yield from _table(
-        ("", "points", "median", "90th percentile", "bias", "measured / predicted"), rows
+    yield from markdown_table(
+        ("", "points", "median", "90th percentile", "bias", "measured / predicted"),
+        rows,
+        numbers=False,
     )
     yield ""
     yield (
@@ -285,7 +288,7 @@ def _devices() -> Iterator[str]:
             parts.append(f"{_span(rate.launch, rate.launch_range, 1e-6)} us")
             cells.append(", ".join(parts))
         rows.append(tuple(cells))
-    yield from _table(("device", *classes), rows)
+    yield from markdown_table(("device", *classes), rows, numbers=False)
     yield ""
 
 
@@ -322,7 +325,9 @@ def _curves() -> Iterator[str]:
             shown += f" (left out, slower than a larger batch: {slow})"
         length = f", {tokens} tokens" if tokens else ""
         rows.append((f"`{board}`", f"{model}{length}", precision, shown))
-    yield from _table(("board", "model", "precision", "batch: samples per second"), rows)
+    yield from markdown_table(
+        ("board", "model", "precision", "batch: samples per second"), rows, numbers=False
+    )
     yield ""
 
 
@@ -331,7 +336,7 @@ def _boards() -> Iterator[str]:
     yield ""
     yield "Rates of large matrix products, and of a copy; `~` marks an estimate."
     yield ""
-    yield from _table(
+    yield from markdown_table(
         ("board", "copy [GB/s]", *(f"{p} [TFLOP/s]" for p in PRECISIONS), "source"),
         [
             (
@@ -345,6 +350,7 @@ def _boards() -> Iterator[str]:
             )
             for name, board in boards().items()
         ],
+        numbers=False,
     )
     yield ""
 
@@ -354,13 +360,6 @@ def _citations() -> Iterator[str]:
     yield ""
     for name, citation in sources().items():
         yield f"- `{name}`: {citation}"
-
-
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
 
 
 if __name__ == "__main__":

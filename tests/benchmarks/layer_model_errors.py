@@ -21,6 +21,8 @@ from itertools import accumulate
 from math import exp, log
 from pathlib import Path
 
+import numpy as np
+
 from gcsim.analysis.validation import suites
 from gcsim.analysis.validation.folder import Folder
 from gcsim.analysis.validation.rows import read_suite
@@ -65,17 +67,14 @@ class Summary:
 
 def summary(errors: Sequence[Error], worst: int = 3) -> Summary:
     """Raises `ValueError` without errors."""
-    absolute = sorted(abs(error.relative) for error in errors)
-    ratios = sorted(log(error.ratio) for error in errors)
+    absolute = [abs(error.relative) for error in errors]
+    low, high = np.quantile([log(error.ratio) for error in errors], (_OUTER, 1 - _OUTER))
     return Summary(
         count=len(errors),
         median=statistics.median(absolute),
-        tenth=_quantile(absolute, 0.9),
+        tenth=float(np.quantile(absolute, 0.9)),
         bias=statistics.median(error.relative for error in errors),
-        range=(
-            min(1.0, exp(_quantile(ratios, _OUTER))),
-            max(1.0, exp(_quantile(ratios, 1 - _OUTER))),
-        ),
+        range=(min(1.0, exp(low)), max(1.0, exp(high))),
         worst=tuple(sorted(errors, key=_size)[:worst]),
     )
 
@@ -313,10 +312,3 @@ def _flops(each: Observation) -> float:
 def _name(each: Observation) -> str:
     length = f" of {each.tokens} tokens" if each.tokens else ""
     return f"{each.board}, {each.model}{length}, batch {each.batch}"
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import check_parameters, compressor_class
@@ -152,13 +152,7 @@ def priced(figure: Published) -> float:
 
 def _bucket(model: str, rank: int) -> Bucket:
     """The whole gradient in one bucket."""
-    shapes = [
-        (name, tuple(parameter.shape))
-        for name, parameter in trainable(build_model(shipped_model(model), seed=0, device="meta"))
-    ]
-    slices, offset = [], 0
-    for index, (name, shape) in enumerate(shapes):
-        slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=index))
-        offset += slices[-1].numel
-    layout = BucketLayout(index=0, slices=tuple(slices))
-    return Bucket(layout=layout, gradient=gradient(offset, 100 + rank))
+    tensors = trainable(build_model(shipped_model(model), seed=0, device="meta"))
+    shapes = ((name, n, tuple(tensor.shape)) for n, (name, tensor) in enumerate(tensors))
+    layout = BucketLayout.behind(0, shapes)
+    return Bucket(layout=layout, gradient=gradient(layout.numel, 100 + rank))

@@ -15,14 +15,13 @@ import sys
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.kernels import by_class
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import create
 from gcsim.traces.stage1.metered import metered_exchange
+from gcsim.traces.timing.kernels import matrix_bucket
 
-SIDE = 1024
 HOOKS: dict[str, tuple[str, dict[str, object]]] = {
     "none": ("none", {}),
     "fp16": ("fp16", {}),
@@ -33,9 +32,6 @@ HOOKS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def main() -> None:
-    layout = BucketLayout(
-        index=0, slices=(TensorSlice(name="w", shape=(SIDE, SIDE), offset=0, index=0),)
-    )
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(["hook", "stage", "per_payload", "kind", "launches", "bytes", "flops"])
     for hook, (name, parameters) in HOOKS.items():
@@ -43,7 +39,7 @@ def main() -> None:
         for step in range(2):  # the second one: memories are there
             generator = torch.Generator().manual_seed(step)
             buckets = [
-                Bucket(layout=layout, gradient=torch.randn(SIDE * SIDE, generator=generator))
+                matrix_bucket(torch.randn(1 << 20, generator=generator), second_moments=False)
                 for _ in team
             ]
             meter = Meter(2)

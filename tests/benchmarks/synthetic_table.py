@@ -19,6 +19,7 @@ import torch
 
 from gcsim.analysis.report.numbers import significant
 from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.files import markdown_table
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1.measure import Gradients, Subject, measure
@@ -126,14 +127,13 @@ def main() -> None:
             f"{how['iterations']} iterations after {how['warmup_steps']} steps of training.\n"
         )
         headings = [f"NMSE {name}" for name in found] + [f"kB {name}" for name in found]
-        print("| method | " + " | ".join(headings) + " |")
-        print("|---|" + "---:|" * len(headings))
+        rows = []
         for number, (label, _, _) in enumerate(METHODS):
             profiles = [column[number] for column in found.values()]
             cells = [_error(profile) for profile in profiles]
             cells += [significant(profile.wire_bytes_per_worker / 1e3) for profile in profiles]
-            print(f"| {label} | " + " | ".join(cells) + " |")
-        print()
+            rows.append([label, *cells])
+        print(*markdown_table(["method", *headings], rows), sep="\n", end="\n\n")
 
 
 if __name__ == "__main__":

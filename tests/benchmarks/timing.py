@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord, Observer, lockstep
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.traces.timing.allocator import keep_freed_memory
+from gcsim.traces.timing.kernels import gradient, matrix_bucket
 
-ROUNDS = 5
+ROUNDS, SEED = 5, 0
 SMALL = 1 << 18
 """Elements that are enough for every loop to run on several threads."""
 
@@ -68,13 +68,6 @@ class Stopwatch(Observer):
         self.sent += record.sent[0]
 
 
-def gradient(n: int) -> torch.Tensor:
-    """The test data of n float32 elements."""
-    generator = torch.Generator().manual_seed(0)
-    spread = torch.randn(n, generator=generator).mul_(0.8).exp_()
-    return torch.randn(n, generator=generator).mul_(spread).mul_(1e-3)
-
-
 def copy_seconds(source: torch.Tensor, rounds: int = 10) -> float:
     """The yardstick."""
     target = torch.zeros_like(source)
@@ -93,12 +86,7 @@ def timings(name: str, given: dict[str, Any], source: torch.Tensor) -> list[Timi
         timings(name, given, source[:SMALL])  # compiles the loops
     member = cls(Worker(rank=0, count=1, seed=0), parameters)
     n = source.numel()
-    columns = next(c for c in range(int(n**0.5) + 1, 0, -1) if n % c == 0)
-    piece = TensorSlice(name="weight", shape=(n // columns, columns), offset=0, index=0)
-    moment = source.square() * 2 if cls.requires else None
-    bucket = Bucket(
-        layout=BucketLayout(index=0, slices=(piece,)), gradient=source, second_moment=moment
-    )
+    bucket = matrix_bucket(source, second_moments=bool(cls.requires))
     best: dict[str, list[float]] = {}
     first = cls.warmup_steps(parameters)
     with torch.no_grad():
@@ -124,7 +112,7 @@ if __name__ == "__main__":
     defaults = ["topk", "{}", "10000000", "2"]
     name, given, n, threads = sys.argv[1:] + defaults[len(sys.argv) - 1 :]
     torch.set_num_threads(int(threads))
-    for row in timings(name, json.loads(given), gradient(int(n))):
+    for row in timings(name, json.loads(given), gradient(int(n), SEED)):
         print(
             f"{name} {row.phase}: encode {row.encode:.2f}, decode {row.decode:.2f} copies, "
             f"{row.bits:.4f} bits/element"

@@ -421,7 +421,7 @@ NAMED = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: r
     ("scenario", "changes", "said", "unsaid"),
     [
         (SCENARIO, ["training.encode_on=communicator"],
-         "encoding in the stream of the collectives, a bucket at a time", ()),
+         "encoding on the collectives' stream, one bucket at a time", ()),
         # one worker alone asks nobody
         (SCENARIO, ["cluster.nodes=1", "cluster.devices_per_node=1"], "compute",
          ("all-reduce", "smaller buckets")),

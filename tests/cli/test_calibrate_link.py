@@ -58,7 +58,7 @@ def test_from_a_log_to_a_scenario(here: Path) -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert "268,435,456" in out
     assert err.splitlines()[-1] == (
-        "wrote my_link.yaml; in a scenario: network: my_link.yaml, with the collectives that were "
+        "wrote my_link.yaml; in a scenario: network: my_link.yaml, with the transport that was "
         "measured (cluster.collectives.transport)"
     )
     (here / "a.yaml").write_text(SCENARIO, encoding="utf-8")
@@ -286,5 +286,5 @@ def test_a_file_that_no_scenario_could_name_is_refused_before_it_is_written(here
     )
     code, _, err = gcsim("calibrate", "link", "ring.csv", "-o", "link.txt")
     assert code == 2
-    assert "link.txt: error: a scenario recognises a link's file by its ending" in err
+    assert "link.txt: error: a scenario recognises a link file by its ending" in err
     assert not (here / "link.txt").exists()

@@ -41,7 +41,7 @@ def test_the_tables_fit_and_wrap_no_row(columns: int) -> None:
 
 def test_ideal_links_stand_apart(columns: int) -> None:
     text = gcsim("list", "links")
-    real, ideal = text.split("\nIdeal: the line rate itself, a bound\n")
+    real, ideal = text.split("\nIdeal: the line rate itself, an upper bound\n")
     assert real.startswith("Calibrated: goodput that a transport reaches\n")
     assert "_ideal" not in real
     rows = ideal.split("\n\n")[0].splitlines()

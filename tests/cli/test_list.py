@@ -138,7 +138,7 @@ def test_what_cannot_be_fitted_is_told_and_nothing_is_left(folder: Path) -> None
     told = gcsim("fit", "none", "-o", "never.json", folder=folder, code=2)
     assert "none: error: there is no such folder" in told.stderr
     twice = gcsim("fit", "trace", "trace", "-o", "never.json", folder=folder, code=2)
-    assert "two traces are of 'lenet'" in twice.stderr
+    assert "two traces of 'lenet'" in twice.stderr
     assert not (folder / "never.json").exists()
 
 
@@ -146,6 +146,6 @@ def test_layers_are_those_of_a_model(folder: Path) -> None:
     told = gcsim("list", "models", "lenett", "--layers", folder=folder, code=2)
     assert "did you mean 'lenet'?" in told.stderr
     assert (
-        "--layers belongs to one model"
+        "--layers needs the name of one model"
         in gcsim("list", "links", "--layers", folder=folder, code=2).stderr
     )

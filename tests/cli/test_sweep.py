@@ -33,6 +33,7 @@ from tests.analysis.drawn import between, drawn, plain_row
 from tests.cli.dask import running_cluster
 from tests.command import Finished, advised, as_a_user
 from tests.command import gcsim as in_this_process
+from tests.process import printed
 
 TUTORIAL = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text(
     encoding="utf-8"
@@ -642,14 +643,10 @@ def test_the_examples_of_the_readme_run_as_they_stand(
     assert ended.returncode == 0, ended.stderr
     table = re.search(r"```\n( +speedup .*? pays\n.*?)```", TUTORIAL, re.DOTALL)
     assert table is not None
-    printed = table.group(1).splitlines()
-    assert ended.stdout.splitlines()[: len(printed)] == printed
+    shown = table.group(1).splitlines()
+    assert ended.stdout.splitlines()[: len(shown)] == shown
     (tmp_path / "sweep.py").write_text(example("python", "# sweep.py"))
-    script = subprocess.run(
-        [sys.executable, "sweep.py"], cwd=tmp_path, env=environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert script.returncode == 0, script.stderr
-    assert [line.split()[:2] for line in script.stdout.splitlines()] == [
+    said = printed("sweep.py", folder=tmp_path, GCSIM_CACHE_DIR=environment["GCSIM_CACHE_DIR"])
+    assert [line.split()[:2] for line in said.splitlines()] == [
         ["2", "0.01"], ["2", "0.001"], ["8", "0.01"], ["8", "0.001"]
     ]  # fmt: skip

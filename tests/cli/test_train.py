@@ -42,11 +42,6 @@ def process(folder: Path, cache: Path, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Path, str, str]:
     """A folder with a training, and what was said."""
     folder = tmp_path_factory.mktemp("done")
@@ -179,7 +174,7 @@ def test_an_interrupt_is_one_line_and_exit_130(tmp_path: Path) -> None:
     out, err = running.communicate(timeout=600)
     assert running.returncode == 130
     assert out == ""
-    assert err == ("interrupted; finished trainings are stored: repeat the command to continue\n")
+    assert err == "interrupted; finished training runs are stored: repeat the command to continue\n"
     assert not (tmp_path / "runs").exists()
 
 

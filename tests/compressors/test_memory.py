@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from gcsim.compressors.registry import REGISTRY
+from tests.process import ROOT, printed
 
-ROOT = Path(__file__).resolve().parents[2]
 STATED: dict[str, float] = {
     # the threshold of the first step lets nearly half of the elements pass at the third, since
     # the same gradient comes again and again: 16 bytes for each pair, here and on its way
@@ -26,13 +23,8 @@ STATED: dict[str, float] = {
 @pytest.fixture(scope="module")
 def peaks() -> dict[str, float]:
     """Peaks by method, of a process of its own: what other tests left in memory is none of its."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.compressors.peak_memory", json.dumps(STATED)], cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-        timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: dict[str, float] = json.loads(done.stdout)
+    command = ("-m", "tests.compressors.peak_memory", json.dumps(STATED))
+    found: dict[str, float] = json.loads(printed(*command, folder=ROOT))
     return found
 
 

@@ -130,7 +130,7 @@ _NCCL = {
     "failed, of 2019": Layout(_nccl(old=True, verdict="16 FAILED"), said="values are out of"),
     "a broadcast": Layout(_nccl("broadcast_perf"), said="is not a collective that gcsim simulates"),
     "one rank": Layout(_nccl(ranks=1, each=1), said="one rank alone sends nothing"),
-    "without MPI": Layout(_nccl().replace("Rank  3", "Rank  0"), said="are those of one rank"),
+    "without MPI": Layout(_nccl().replace("Rank  3", "Rank  0"), said="have the same rank"),
     "no ranks": Layout(_nccl().replace("Rank", "Node"), said="the number of ranks is missing"),
     "cut off": Layout(_nccl()[:-180], said="the line is cut off"),
     "no table": Layout(_nccl().partition("#       size")[0], said="has no line with a size"),
@@ -302,14 +302,12 @@ def _horovod(*, sizes: bool = True) -> str:
 
 _JSON = {
     "flight recorder": Layout(_recorder(), "flight-recorder"),
-    "flight recorder, untimed": Layout(
-        _recorder(duration_ms=None), said="but no times: no duration_ms"
-    ),
+    "flight recorder, untimed": Layout(_recorder(duration_ms=None), said="but not their times"),
     "flight recorder, Gloo": Layout(
         _recorder(duration_ms=None, profiling_name="gloo:all_reduce"), said="it does not time Gloo"
     ),
     "flight recorder, not completed": Layout(
-        _recorder(state="started"), said="but no times: no duration_ms"
+        _recorder(state="started"), said="but not their times"
     ),
     "flight recorder, no collectives": Layout(
         json.dumps({"version": "2.9", "pg_config": {"0": _GROUP}}), said="includecollectives=true"
@@ -317,10 +315,10 @@ _JSON = {
     "Kineto": Layout(_kineto(), "torch-profile"),
     "Kineto, Gloo": Layout(_kineto(cat="cpu_op"), said="Gloo has no kernels"),
     "Kineto, no duration": Layout(_kineto(dur=0), said="a duration of 0 us"),
-    "Kineto, cut off": Layout(_kineto()[:-400], said="is cut off or no JSON"),
+    "Kineto, cut off": Layout(_kineto()[:-400], said="is cut off or not JSON"),
     "Horovod": Layout(_horovod(), "horovod"),
     "Horovod, killed": Layout(_horovod()[:-1] + ",\n", "horovod"),
-    "Horovod, no sizes": Layout(_horovod(sizes=False), said="says no sizes"),
+    "Horovod, no sizes": Layout(_horovod(sizes=False), said="has no sizes"),
     "the legacy profiler": Layout(
         '[{"name": "aten::add", "ph": "X", "ts": 1.5, "dur": 2, "tid": 1, "pid": "CPU functions"}]',
         said="is a list without Horovod's phases",

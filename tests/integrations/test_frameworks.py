@@ -3,9 +3,6 @@ two processes over Gloo for the hook. `make integrations` has the packages."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import torch
 from gcsim.api import run
 from gcsim.scenarios.load import load_scenario
 from gcsim.traces.storage.store import Trace
+from tests.process import printed
 
 HERE = Path(__file__).parent
 FRAMEWORKS = ("huggingface", "lightning")
@@ -34,24 +32,12 @@ compressors: [none, fp16, {{kind: topk, ratio: 0.01}}]
 
 def loops(framework: str, folder: Path, processes: int, *jobs: str) -> Mapping[str, list[Outcome]]:
     """What each rank made of each job."""
-    script = str(HERE / f"{framework}_loop.py")
-    command = [sys.executable]
-    if framework == "huggingface":
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-        command += [*(launcher if processes > 1 else ()), script, str(folder), *jobs]
-    else:
-        command += [script, str(folder), str(processes), *jobs]
-    environment = {
-        **os.environ,
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONWARNINGS": "",
-    }
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
+    command: list[object] = [HERE / f"{framework}_loop.py", folder]
+    if framework != "huggingface":
+        command.append(processes)
+    elif processes > 1:
+        command[:0] = ["-m", "torch.distributed.run", "--nproc-per-node", processes]
+    printed(*command, *jobs, GLOO_SOCKET_IFNAME="lo", HF_HUB_OFFLINE="1", PYTHONWARNINGS="")
     return {
         job: [torch.load(folder / f"{job}.{rank}.pt") for rank in range(processes)] for job in jobs
     }

@@ -249,7 +249,7 @@ def test_resolved_settings_load_again(load: Any, tmp_path: Path) -> None:
 
 
 def test_settings_of_models_by_formula_are_refused_elsewhere(load: Any) -> None:
-    with pytest.raises(InputError, match="'resnet50' has layers of its own") as refusal:
+    with pytest.raises(InputError, match="'resnet50' has its own layers") as refusal:
         load("resnet50", "training.checkpointing=full", "training.sequence=512")
     assert len(refusal.value.problems) == 2
 

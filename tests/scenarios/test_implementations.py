@@ -10,9 +10,9 @@ import pytest
 from gcsim.analysis.report.paste import paste
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.registry import REGISTRY
-from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.other_code import in_other_code, other_code
+from gcsim.scenarios.advice.question import Question
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.load import read_scenario
 from gcsim.scenarios.run import measured_run, run
@@ -89,7 +89,9 @@ def test_other_code_costs_what_its_entry_says_and_queues_no_launch_of_gcsims(
     prices = PriceList(scenario.cluster.device)
     none = ComputeTimes(forward=0, backward=0, parts=(0,), provenance="")
     planner = Planner(scenario.cluster, none, scenario.training, prices)
-    own, horovods = ([float(t) / 1e6 for t in planner.around(one)] for one in profiles[1:])
+    own, horovods = (
+        [float(t) / 1e6 for t in planner.exchange_code_times(one)] for one in profiles[1:]
+    )
     checks = sum(float(prices.priced_by(one, 1).host) / 1e6 for one in (CHECKS, STEP_CHECKS))
     assert own == pytest.approx([10 * 10 + 100 + checks])
     assert horovods == pytest.approx([10 * 64 + 100])
@@ -135,7 +137,7 @@ def test_advice_says_what_the_other_code_would_take(tmp_path: Path, code: str) -
     files = {name: PYTORCH.replace("pytorch", name) for name in (code, other)}
     expected = run(load(tmp_path, files[other])).rows[1].iteration_s
     load(tmp_path, files[code])
-    asked = Asked(*read_scenario(tmp_path / "a.yaml"))
-    (found,) = other_code(Engine(asked), asked.scenario.compressors[1].label)
+    question = Question(*read_scenario(tmp_path / "a.yaml"))
+    (found,) = other_code(Engine(question), question.scenario.compressors[1].label)
     assert found.implementation == other
     assert found.iteration_s == pytest.approx(expected)

@@ -167,7 +167,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("ratio: 0.01", "ratio: .nan", "a.yaml:18:41: error: topk.ratio = nan"),
         ("ratio: 0.01", "ratio: few", "a.yaml:18:41: error: topk.ratio = 'few'"),
         ("label: top 1 %", "label: topk", "a.yaml:19:5: error: two compressors are labelled "
-         "'topk'; first at a.yaml:18:5; give one a `label:` of its own"),
+         "'topk'; first at a.yaml:18:5; give one its own `label:`"),
         ("label: top 1 %", "label: 1", "a.yaml:18:25: error: compressors.1.label = 1: must be"),
         ("label: top 1 %", "label: ''", "compressors.1.label = '': must not be empty"),
         ("seed: 3", "seed: -1", "a.yaml:20:7: error: seed = -1: must be at least 0"),
@@ -221,7 +221,7 @@ def test_an_unknown_name_suggests_a_shipped_scenario() -> None:
         load_scenario("alexnet_32nodes")
     with pytest.raises(InputError, match=r"no_such\.yaml: error: No such file"):
         load_scenario("no_such.yaml")
-    with pytest.raises(InputError, match=r"is Python, .* a compressor of yours is test_load:CLASS"):
+    with pytest.raises(InputError, match=r"is Python, .* your own compressor as test_load:CLASS"):
         load_scenario(__file__)
 
 
@@ -303,7 +303,7 @@ def test_a_file_that_is_no_yaml_is_no_scenario(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     page.write_text("**A page**, not *YAML*\n")
     with pytest.raises(
-        InputError, match=r"README\.md: error: is no scenario, which is a YAML file"
+        InputError, match=r"README\.md: error: is not a scenario, which is a YAML file"
     ):
         load_scenario(page)
     page.with_suffix(".yaml").write_text(page.read_text())
@@ -654,7 +654,7 @@ def test_a_key_may_be_called_anything_and_is_unknown(tmp_path: Path, key: str) -
 @pytest.mark.parametrize("name", ["...yaml", "a b.yaml", "a\x1b.yaml", "-.yaml"])
 def test_a_files_name_is_held_to_what_a_name_is(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(GOOD.replace("name: small\n", ""))
-    with pytest.raises(InputError, match="cannot name the folder of the results; state name: "):
+    with pytest.raises(InputError, match="cannot be the name of the results folder; state name: "):
         load_scenario(tmp_path / name)
     assert load_scenario(tmp_path / name, ["name=mine"]).name == "mine"
 

@@ -36,12 +36,12 @@ def test_a_folder_and_its_file_are_the_result(tmp_path: Path) -> None:
         (lambda body: body.update(rows=[]), "has no rows"),
         (lambda body: body["rows"][1].update(nodes="many"), "rows.1.nodes = 'many': must be"),
         (lambda body: body["rows"][0].pop("label"), "rows.0.label"),
-        (lambda body: body["rows"].append(body["rows"][0]), "two rows of one label and size"),
-        (lambda body: body["rows"][1].update(workers=9), "not as many workers"),
+        (lambda body: body["rows"].append(body["rows"][0]), "with the same label and size"),
+        (lambda body: body["rows"][1].update(workers=9), "different numbers of workers"),
         (lambda body: body["rows"][1].update(label="none", nodes=9, workers=9), "two compressors"),
         (lambda body: body["rows"][1].update(iteration_s=0), "without nodes, workers, period"),
         (lambda body: body["rows"][1].update(nodes=0, workers=0), "without nodes, workers, period"),
-        (lambda body: body["rows"][1].update(iteration_draws_s=[0.1]), "several numbers of worlds"),
+        (lambda body: body["rows"][1].update(iteration_draws_s=[0.1]), "numbers of draws"),
         *(
             (lambda body, name=name: body["rows"][1].update({name: math.inf}), f"has {name} = inf")
             for name in NUMBERS

@@ -4,9 +4,6 @@ as PyTorch's FSDP2 really calls them."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +20,10 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Strategy, Training
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile
+from tests.process import OVER_LOOPBACK, printed
 from tests.simulator.traffic import traffic
 from tests.simulator.world import cluster, times
 
-ROOT = Path(__file__).parents[2]
 TENSORS = [
     ("output.weight", 48 * 16), ("output.bias", 48),
     *(
@@ -228,13 +225,7 @@ def test_fsdp_calls_the_same_collectives_in_the_same_order(
     tmp_path: Path, strategy: Strategy, stage: int
 ) -> None:
     """Two processes of PyTorch's `fully_shard` over Gloo, one training step."""
-    script = Path(__file__).with_name("fsdp_ranks.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), str(stage)], capture_output=True, text=True,
-        timeout=120, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(Path(__file__).with_name("fsdp_ranks.py"), tmp_path, stage, **OVER_LOOPBACK)
     called = json.loads((tmp_path / "called.json").read_text())
     on, training = cluster(2), Training(strategy=strategy)
     profile = as_trained(method("dense"), training, on)

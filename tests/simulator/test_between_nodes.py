@@ -158,13 +158,13 @@ def test_a_scenario_between_racks(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     check_mistake(
         tmp_path,
         racked.replace("nodes: 6", "nodes: 5"),
-        "a.yaml:6:21: error: training.between = 'racks': 5 nodes are no whole racks of 2; "
-        "let cluster.racks.nodes divide cluster.nodes",
+        "a.yaml:6:21: error: training.between = 'racks': 5 nodes do not fill racks of 2; "
+        "make cluster.nodes a multiple of cluster.racks.nodes",
     )
     check_mistake(
         tmp_path,
         racked.replace("device: v100", "device: v100, nics: {0: 10gbe}"),
-        "a.yaml:6:21: error: training.between = 'racks' with cluster.nics (unlike nodes): "
+        "a.yaml:6:21: error: training.between = 'racks' with cluster.nics (different nodes): "
         "not simulated together; leave one of the two out",
     )
 

@@ -124,7 +124,7 @@ def passes(*milliseconds: int) -> ComputeTimes:
         )
         for time in milliseconds
     )
-    return replace(first, others=tuple(others))
+    return replace(first, other_groups=tuple(others))
 
 
 def two(*devices: Any, nics: tuple[Link, Link] = (WIDE, QUICK), **more: Any) -> Cluster:
@@ -239,7 +239,7 @@ def test_two_collectives_at_a_time_run_as_with_every_rank_by_itself() -> None:
     profile = traffic(exchange, exchange)
     compute = replace(
         passes(5), parts=(MILLISECOND, 9 * MILLISECOND),
-        others=(replace(passes(7), parts=(2 * MILLISECOND, 12 * MILLISECOND)),),
+        other_groups=(replace(passes(7), parts=(2 * MILLISECOND, 12 * MILLISECOND)),),
     )  # fmt: skip
     training = Training(concurrent_collectives=2)
     where = two(FAST, SLOW, all_reduce="ring")

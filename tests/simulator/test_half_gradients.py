@@ -75,7 +75,7 @@ def test_passes_of_the_code_around_an_exchange_move_half_of_the_bytes(kind: str)
     training = Training(reducer=code, hook=code)
     for named, expected in (("fp32", 16_000), ("fp16", 8_000)):
         planner = Planner(cluster(2), COMPUTE, replace(training, gradients=named))  # type: ignore[arg-type]
-        assert planner.around(method(kind)) == (expected,)
+        assert planner.exchange_code_times(method(kind)) == (expected,)
 
 
 def test_in_a_run_half_precision_is_dense_and_top_k_gains_less(

@@ -26,7 +26,7 @@ from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.host import MANY, Host, Traffic, Work
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from tests.simulator import world
-from tests.simulator.world import link, times
+from tests.simulator.world import gather, link, times
 
 FREE = Host(cores=1, per_message=Fraction(0))
 Message = tuple[int, int, int]
@@ -40,10 +40,6 @@ def cluster(nodes: int, devices: int = 1, **chosen: Any) -> Cluster:
 
 def reduce(nbytes: int, ranks: int, element: int = 1) -> CollectiveRecord:
     return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * ranks, element=element)
-
-
-def gather(*sizes: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_gather", sent=sizes)
 
 
 def split(nbytes: int, parts: int) -> list[int]:
@@ -265,7 +261,7 @@ def test_work_is_that_of_the_busiest_process_or_machine(
     ]
     busiest = max(places.count(machine) for machine in set(places))
     work = host.work(Traffic(ends=ends, nbytes=nbytes, machines=machines, copied=7))
-    assert work.beside == round(max(*own, *(each / host.cores for each in by_machine)) * 10**12)
+    assert work.concurrent == round(max(*own, *(each / host.cores for each in by_machine)) * 10**12)
     copying = 7 * host.per_copied_byte * max(Fraction(1), Fraction(busiest, host.cores))
     assert work.after == round(copying * 10**12)
 
@@ -286,13 +282,13 @@ TIMES = st.integers(0, 10**13)
 @given(TIMES, TIMES, st.integers(1, 6))
 def test_network_and_processors_are_two_stations(network: int, work: int, flight: int) -> None:
     host = replace(FREE, in_flight=flight)
-    found = host.together(network, work)
+    found = host.combined_time(network, work)
     if network and work:
         exact = mean_value_analysis([Fraction(network), Fraction(work)], flight)
         assert abs(found - exact) <= Fraction(1, 2)
     assert max(network, work) <= found <= network + work
-    assert replace(host, in_flight=flight + 1).together(network, work) <= found
-    assert host.together(work, network) == found
+    assert replace(host, in_flight=flight + 1).combined_time(network, work) <= found
+    assert host.combined_time(work, network) == found
 
 
 @given(TIMES, TIMES, TIMES, st.integers(1, 6))
@@ -300,9 +296,9 @@ def test_more_work_takes_longer_but_by_no_more_than_it(
     network: int, work: int, more: int, flight: int
 ) -> None:
     host = replace(FREE, in_flight=flight)
-    before = host.together(network, work)
-    assert before <= host.together(network, work + more) <= before + more
-    assert before <= host.together(network + more, work) <= before + more
+    before = host.combined_time(network, work)
+    assert before <= host.combined_time(network, work + more) <= before + more
+    assert before <= host.combined_time(network + more, work) <= before + more
 
 
 RECORDS = [
@@ -331,7 +327,7 @@ def test_a_host_that_costs_nothing_changes_nothing_and_one_that_does_changes_all
         assert (slow > alone).all()
         assert (
             slow - alone
-            <= serialization.work(traffic_of(record, cluster(nodes, devices, **chosen))).beside
+            <= serialization.work(traffic_of(record, cluster(nodes, devices, **chosen))).concurrent
         ).all()
 
 

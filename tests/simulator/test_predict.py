@@ -45,7 +45,7 @@ from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile,
 from tests.simulator import world
 from tests.simulator.steps.random_plans import same
 from tests.simulator.traffic import traffic
-from tests.simulator.world import BUS, NETWORK
+from tests.simulator.world import BUS, NETWORK, gather, reduce
 
 MILLISECOND = 10**9
 COMPUTE = ComputeTimes(
@@ -67,14 +67,6 @@ def cost(nbytes: int) -> tuple[KernelCost, ...]:
 ENCODE = Compute(stage="encode", fixed=cost(2_000_000))  # 1 + 2 = 3 us
 DECODE = Compute(stage="decode", fixed=cost(0), per_payload=cost(1_000_000))  # 1 us + 2 us each
 SERVER = Compute(stage="server", fixed=cost(0), per_payload=cost(8_000_000))
-
-
-def reduce(nbytes: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * 4, element=4)
-
-
-def gather(*sent: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_gather", sent=sent)
 
 
 def exchange(*collectives: CollectiveRecord, moments: bool = False) -> Exchange:
@@ -286,7 +278,7 @@ def test_a_round_that_is_too_long_is_said_to_be(
     assert [number(most) for most in (1000, 150, 149, 30)] == [150, 150, 120, 30]
     assert not caplog.text
     assert number(29) == 29
-    assert "repeat after 30 iterations, of which those after the first 29" in caplog.text
+    assert "repeat after 30 iterations, but the means include only the first 29" in caplog.text
 
 
 def test_moments_are_encoding_and_delay_the_bucket() -> None:
@@ -586,9 +578,9 @@ def test_local_steps_share_one_exchange(steps: int) -> None:
 def test_an_exchange_waits_for_its_share_of_the_backward_pass() -> None:
     """The bucket that is ready after 5 of 20 ms and waits for a third of the rest starts at 10."""
     passes = ComputeTimes(forward=0, backward=20, parts=(5, 5), provenance="")
-    assert passes.waiting(Fraction(1, 3)).parts == (10, 3)
-    assert passes.waiting(Fraction(0)) == passes
-    assert passes.waiting(Fraction(1)).parts == (20, 0)
+    assert passes.delayed(Fraction(1, 3)).parts == (10, 3)
+    assert passes.delayed(Fraction(0)) == passes
+    assert passes.delayed(Fraction(1)).parts == (20, 0)
 
     def at(overlap: Overlap | None = None, exposed: Fraction = Fraction(0)) -> float:
         training = Training(overlap=overlap, exposed=exposed)

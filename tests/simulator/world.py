@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import simpy
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.network.links import Link
+
+Wait = Generator[simpy.Event, Any, None]
+"""What a process of a simulation of messages is."""
 
 
 def link(bandwidth: float | Fraction, latency: float | Fraction = 0, **more: Any) -> Link:
@@ -56,6 +60,11 @@ def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
 def times(values: Sequence[int]) -> Times:
     """Picoseconds, by rank."""
     return np.array(values, dtype=np.int64)
+
+
+def zeros(ranks: int) -> Times:
+    """All enter at once."""
+    return times([0] * ranks)
 
 
 def skews(p: int) -> dict[str, list[int]]:

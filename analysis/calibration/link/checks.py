@@ -59,9 +59,9 @@ def check_inside(points: Sequence[Measurement], inside: Inside) -> None:
     agreeing = [name for name in _BUSES if _contradicted(within, catalog.link(name)) is None]
     known = f"{agreeing[0]} agrees with the times" if agreeing else "gcsim list links"
     raise InputError(
-        f"{point.nbytes:,} bytes took {duration(point.seconds)}, and between the "
-        f"{point.devices_per_node} devices of a machine {inside.link.name} ({inside.why}) alone "
-        f"takes {duration(least)}",
+        f"{point.nbytes:,} bytes took {duration(point.seconds)}, but {inside.link.name} "
+        f"({inside.why}) between the {point.devices_per_node} devices of a machine alone takes "
+        f"{duration(least)}",
         place=point.place,
         hint=f"name the link between them with --intra-node: {known}",
     )
@@ -86,11 +86,11 @@ def settled(fit: LinkFit, place: str) -> LinkFit:
     or an impossible one."""
     if fit.median_error > MOST_ERROR:
         raise InputError(
-            f"the median error of the fit is {fit.median_error:,.0%}; above {MOST_ERROR:.0%} it is "
-            "no link and is not written",
+            f"the median error of the fit is {fit.median_error:,.0%}; above {MOST_ERROR:.0%} no "
+            "link is written",
             place=place,
-            hint="another --algorithm, --collective, --ranks or --devices-per-node may suit; or "
-            "the times hold more than the collective (waiting, a busy host)",
+            hint="another --algorithm, --collective, --ranks or --devices-per-node may fit; or the "
+            "times include more than the collective (waiting, a busy host)",
         )
     if fit.goodput_told:
         return _possible(fit, place)
@@ -116,7 +116,7 @@ def _possible(fit: LinkFit, place: str) -> LinkFit:
     within = _within([point.measurement for point in fit.points])
     if goodput > FASTEST and (several or within):
         raise InputError(
-            f"a goodput of {rate(goodput)} is not a network's",
+            f"no network reaches a goodput of {rate(goodput)}",
             place=place,
             hint="name the link between the devices of a machine with --intra-node LINK"
             if within

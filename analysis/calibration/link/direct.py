@@ -78,9 +78,9 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
         times = [rounded_seconds(each, _DIGITS) for each in bounds]
         found = found.exactly(latency=times[0], latency_range=_range(times))
         how["latency"] = (
-            f"{latency.how}; ping leaves out what the programs at both ends take: the range ends "
-            f"{time_text(software)} above half of the slow ones, as wide as {like.name} is in the "
-            "catalogue (torchrun -m gcsim.calibrate_link measures it)"
+            f"{latency.how}; ping leaves out the time of the programs at both ends, so the range "
+            f"ends {time_text(software)} above half of the slow round trips, the width of "
+            f"{like.name}'s in the catalogue (torchrun -m gcsim.calibrate_link measures it)"
         )
     return DirectLink(link=found, figures=tuple(_figures(found, how, line_rate)))
 

@@ -160,15 +160,15 @@ def _with_overhead(problem: Problem, plain: Solution) -> tuple[Solution, str]:
     size = float(np.linalg.norm(latency) * np.linalg.norm(overhead))
     few = len(problem.measured) <= shape.figures
     if few or size == 0 or float(latency @ overhead) / size > _INSEPARABLE:
-        return plain, "not told apart from the latency by these collectives"
+        return plain, "these collectives cannot separate it from the latency"
     found = min(
         (problem.solve(shape, np.append(plain.x, guess)) for guess in (0.01, 0.3, 1.0, 4.0)),
         key=lambda solution: solution.loss,
     )
     gain = plain.criterion() - found.criterion()
     if gain > STRONG:
-        return found, f"taken up, it lowers the BIC by {gain:.0f}"
-    return plain, f"left out, the BIC would {_falls(gain)}, not by {STRONG:g} or more"
+        return found, f"included: it lowers the BIC by {gain:.0f}"
+    return plain, f"left out: with it the BIC would {_falls(gain)}, not by {STRONG:g} or more"
 
 
 def _with_steps(
@@ -200,10 +200,10 @@ def _with_steps(
         gains.append(best)
     if gains:
         told = ", ".join(f"{gain:.0f}" for gain in gains)
-        return solution, f"taken up, they lower the BIC by {told}"
+        return solution, f"included: they lower the BIC by {told}"
     if not best:
-        return solution, "not tried, there are too few sizes"
-    return solution, f"none, the BIC would {_falls(best)}, not by {STRONG:g} or more"
+        return solution, "not tried: there are too few sizes"
+    return solution, f"none: with one the BIC would {_falls(best)}, not by {STRONG:g} or more"
 
 
 def _falls(gain: float) -> str:

@@ -50,9 +50,9 @@ def warnings(fit: LinkFit) -> Iterator[str]:
     if far:
         named = ", ".join(f"{_size(point)} by {point.error:+.0%}" for point in far[:6])
         more = f" and {len(far) - 6} more" if len(far) > 6 else ""
-        hint = "another --algorithm may suit, or the host was busy while it measured"
+        hint = "another --algorithm may fit better, or the host was busy during the measurement"
         yield (
-            f"{plural(len(far), 'size')} of {len(fit.points)} missed by more than "
+            f"the fit misses {plural(len(far), 'size')} of {len(fit.points)} by more than "
             f"{FAR_OFF:.0%}: {named}{more}; {hint}"
         )
     if not fit.goodput_told:
@@ -64,8 +64,8 @@ def warnings(fit: LinkFit) -> Iterator[str]:
     line = fit.link.bandwidth * fit.link.efficiency
     if fit.line_rate is not None and float(line) > fit.line_rate * 1.001:
         yield (
-            f"the goodput, {rate(float(line))}, is more than the line rate that was stated, "
-            f"{rate(fit.line_rate)}: it has an efficiency of 1"
+            f"the goodput, {rate(float(line))}, exceeds the stated line rate, "
+            f"{rate(fit.line_rate)}; the efficiency is set to 1"
         )
 
 
@@ -83,7 +83,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
         f"overhead per message: {fit.overhead}",
         f"other figures by size: {fit.steps}",
         f"errors: median {fit.median_error:.1%}, worst {fit.worst.error:+.1%} at "
-        f"{_size(fit.worst)}; beyond {LARGE:.0%} they count less than their squares",
+        f"{_size(fit.worst)}; errors beyond {LARGE:.0%} have less than quadratic weight",
         f"from: {files} ({tools})",
         f"date: {date}",
         f"command: {command}",

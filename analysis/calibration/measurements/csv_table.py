@@ -85,11 +85,11 @@ def _point(
         mistakes.add(line, f"dtype: {row['dtype']!r:.30} is not a type that is reduced", hint)
         return None
     if ranks is None:
-        mistakes.add(line, f"ranks: {row['ranks']!r:.30} is not a number of ranks from 2")
+        mistakes.add(line, f"ranks: {row['ranks']!r:.30} is not a number of ranks (2 or more)")
     elif each is None:
-        mistakes.add(line, f"{row['devices_per_node']!r:.30} is no number of devices from 1")
+        mistakes.add(line, f"{row['devices_per_node']!r:.30} is not a number of devices")
     if nbytes is None:
-        mistakes.add(line, f"bytes: {row['bytes']!r:.30} is not a number of bytes from 1")
+        mistakes.add(line, f"bytes: {row['bytes']!r:.30} is not a number of bytes (1 or more)")
     if seconds is None:
         mistakes.add(line, f"seconds: {row['seconds']!r:.30} is not a number")
     elif seconds <= 0:

@@ -91,12 +91,12 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
             hint=f"known: {', '.join(_COLLECTIVES)}; prof_all: true logs all of them",
         )
     ranks = _ranks(name, told, stated)
-    notes = [f"{name}: {ranks} ranks, as busbw / algbw tells"] if not stated.ranks else []
+    notes = [f"{name}: {ranks} ranks, from busbw / algbw"] if not stated.ranks else []
     if others:
         notes.append(f"{name}: left out: {', '.join(others)}")
     nothing = sum(row.milliseconds <= 0 for row in known)
     if nothing:
-        notes.append(f"{name}: {nothing} lines are left out whose time is 0.00 ms")
+        notes.append(f"{name}: {nothing} lines with a time of 0.00 ms are left out")
     if any(0 < row.milliseconds < _COARSE for row in known):
         notes.append(f"{name}: times below {_COARSE} ms are off by up to a tenth: two decimals")
     return collectives.Reading(
@@ -132,7 +132,9 @@ def _rows(
             numbers = [collectives.number(found[group]) for group in (2, 4, 5)]
             size = _bytes(found[3])
             if size is None or any(value is None or value < 0 for value in numbers):
-                mistakes.add(count, "a size or a number is none", "the line is cut off, or changed")
+                mistakes.add(
+                    count, "a size or a number is wrong", "the line is cut off, or changed"
+                )
             else:
                 verbose.append(_Row(count, found[1], size, *(value or 0.0 for value in numbers)))
         elif heading := HEADINGS.search(line):

@@ -95,8 +95,8 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
         raise _untimed(name, seen, body)
     notes = [
         f"{name}: {seen}",
-        f"{name}: a duration holds the wait for ranks that come later; of several ranks' dumps "
-        "the shortest counts",
+        f"{name}: a duration includes the wait for later ranks; of several ranks' dumps, the "
+        "shortest counts",
     ]
     if untimed:
         notes.append(f"{name}: {plural(untimed, 'collective')} without a duration left out")
@@ -120,7 +120,7 @@ def _untimed(name: str, seen: str, body: Any) -> InputError:
         if gloo
         else "train with TORCH_NCCL_ENABLE_TIMING=1 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
     )
-    message = f"says the sizes of collectives ({seen}) but no times: no duration_ms"
+    message = f"has the sizes of collectives ({seen}) but not their times (duration_ms)"
     return InputError(message, place=name, hint=hint)
 
 

@@ -92,8 +92,8 @@ def parse(name: str, content: Listed, stated: collectives.Stated) -> collectives
         raise InputError(
             "is a list without Horovod's phases: no event begins NEGOTIATE_...",
             place=name,
-            hint="of a profile of PyTorch's profiler, `compute: {profile: FILE}` in a scenario "
-            "reads the passes",
+            hint="if it comes from PyTorch's profiler, a scenario reads the passes from it: "
+            "`compute: {profile: FILE}`",
         )
     if not timeline.spans:
         raise _nothing(name, timeline)
@@ -122,7 +122,7 @@ def _nothing(name: str, timeline: _Timeline) -> InputError:
         message, hint = f"has no collective that gcsim simulates alone: {kinds}", ""
     elif timeline.left_out:
         message = (
-            "says no sizes: no operation ends with the dtype and shape of its output, and nothing "
+            "has no sizes: no operation ends with the dtype and shape of its output, and nothing "
             "else in a timeline says how many bytes were sent"
         )
         hint = (

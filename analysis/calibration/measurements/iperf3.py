@@ -75,8 +75,7 @@ def parse(name: str, content: Any, stated: collectives.Stated) -> collectives.Re
     for test in tests:
         if test.udp:
             raise InputError(
-                "was measured over UDP, which sends what -b asks for and not what the network "
-                "carries",
+                "was measured over UDP, which sends at the rate of -b whatever the network carries",
                 place=f"{name}:{test.line}",
                 hint="measure over TCP, without -u",
             )
@@ -112,22 +111,22 @@ def _spreads(name: str, test: _Test) -> Iterator[collectives.Spread]:
 
 def _notes(name: str, test: _Test) -> Iterator[str]:
     if test.host.startswith(collectives.THIS_MACHINE):
-        yield f"{name}: measured to {test.host}, which is this machine and no network"
+        yield f"{name}: measured to {test.host}, which is this machine: no network was measured"
     if len(test.streams) > 1:
         yield (
-            f"{name}: {len(test.streams)} streams together; Gloo and MPI have one connection "
-            "between two ranks: measure with -P 1 for them"
+            f"{name}: {len(test.streams)} streams together; Gloo and MPI use one connection "
+            "between two ranks: for them, measure with -P 1"
         )
     else:
-        yield f"{name}: one stream, as Gloo and MPI have it; for NCCL, which opens several: -P 4"
+        yield f"{name}: one stream, as Gloo and MPI use; for NCCL, which opens several: -P 4"
     if not all("receiver" in by for by in test.finals.values()):
-        yield f"{name}: what the sender sent: the receiver's result is missing"
+        yield f"{name}: the sender's rate, because the receiver's result is missing"
     if test.retransmits:
-        yield f"{name}: {plural(test.retransmits, 'segment')} sent again in {test.seconds:.3g} s"
+        yield f"{name}: {plural(test.retransmits, 'segment')} retransmitted in {test.seconds:.3g} s"
     if test.round_trip is not None:
         yield (
-            f"{name}: round trips of {test.round_trip * 1e6:.4g} us under this load hold the wait "
-            "in its own queue and are no latency"
+            f"{name}: round trips of {test.round_trip * 1e6:.4g} us under this load include the "
+            "wait in the test's own queue, so they are not the latency"
         )
 
 

@@ -29,7 +29,7 @@ def loaded(name: str, file: Source, kept: Callable[[Any], bool]) -> dict[str, An
     `InputError` with line and column for no JSON, and for other values above 64 MiB."""
 
     def refuse(what: Fault, at: Where) -> InputError:
-        told = "is cut off or no JSON" if what != "is nested too deeply" else what
+        told = "is cut off or not JSON" if what != "is nested too deeply" else what
         return InputError(told, place=f"{name}:{at.line}:{at.column}")
 
     stream = JsonStream(file, refuse)
@@ -60,7 +60,7 @@ def loaded(name: str, file: Source, kept: Callable[[Any], bool]) -> dict[str, An
 
 def _check_size(name: str, size: int) -> None:
     if size > LARGEST:
-        message = f"is larger than {LARGEST >> 20} MiB beside its {EVENTS}"
+        message = f"is larger than {LARGEST >> 20} MiB without its {EVENTS}"
         raise InputError(message, place=name)
 
 

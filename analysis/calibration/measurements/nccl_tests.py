@@ -198,7 +198,7 @@ def _places(name: str, run: _Run, stated: collectives.Stated) -> tuple[int, int]
     place, hosts = f"{name}:{run.line}", dict(run.ranks)
     if len(hosts) < len(run.ranks) and len(run.groups) == 1:
         raise InputError(
-            "two lines are those of one rank: the processes did not know of each other",
+            "two lines have the same rank: the processes ran separately",
             place=place,
             hint="build nccl-tests with MPI=1 to measure several machines",
         )

@@ -76,7 +76,7 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
         low = min(short[0] for short in shorts)
         value = statistics.median(short[1] for short in shorts)
         high = max(min(short[2], short[1] + (short[3:] or (short[2],))[0]) for short in shorts)
-        how = "half of the average round trip (single ones are not there: -q)"
+        how = "half of the average round trip (with -q there are no single ones)"
         spread = _half(value, low, max(value, high), how)
     else:
         raise InputError(
@@ -109,4 +109,4 @@ def _notes(name: str, hosts: list[str], sent: int, received: int) -> Iterator[st
             yield f"{name}: {host} is this machine: no network was measured"
     if received < sent:
         lost = sent - received
-        yield f"{name}: {lost} of {sent} packets were lost (loss: of a link, in a scenario)"
+        yield f"{name}: {lost} of {sent} packets were lost (in a scenario: `loss` of the link)"

@@ -87,7 +87,7 @@ def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectiv
             raise _unknown(path, content)
         if len(claims) > 1:
             names = " and ".join(claims)
-            hint = f"name one with --format, {' or '.join(claims)}, or make two files of it"
+            hint = f"name one with --format, {' or '.join(claims)}, or split it into two files"
             raise InputError(f"holds several formats: {names}", place=str(path), hint=hint)
         ((name, own),) = claims.items()
         reading: collectives.Reading = _module(name).parse(str(path), own, stated)
@@ -211,7 +211,7 @@ def _selected(
             f"different numbers of ranks were measured: {where}",
             place=next(iter(counts.values())),
             hint=f"select one with --ranks {max(counts)}; "
-            "given several times, --ranks fits one link to all of those",
+            "given several times, --ranks fits one link to all of them",
         )
     kept = []
     for reading in readings:

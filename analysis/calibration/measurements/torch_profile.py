@@ -86,15 +86,15 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
     mistakes.raise_any()
     if not points:
         raise InputError(
-            "has no kernel of NCCL with its collective's name, size, type and group",
+            "has no NCCL kernel with its collective's name, size, type and group",
             place=name,
             hint="profile with ProfilerActivity.CUDA, and a newer PyTorch; Gloo has no kernels: "
-            "measure with torchrun -m gcsim.calibrate_link; for passes name the profile in a "
+            "measure with torchrun -m gcsim.calibrate_link; for passes, name the profile in a "
             "scenario, `compute: {profile: FILE}`",
         )
     notes = [
-        f"{name}: a kernel's time holds the wait for ranks that come later, and what it loses to "
-        "kernels beside it"
+        f"{name}: a kernel's time includes the wait for later ranks and the slow-down by "
+        "concurrent kernels"
     ]
     if not any(point.call for point in points):
         notes.append(f"{name}: collectives are not numbered, so each rank's own time counts")

@@ -100,7 +100,7 @@ def ordering_text(one: suites.Ordering) -> str:
     text = f"{one.name}: {expected} ({one.source}); here {values}"
     if one.wrong:
         pairs = ", ".join(f"{better} over {worse}" for better, worse in one.wrong)
-        text += f"; not so: {pairs}"
+        text += f"; reversed: {pairs}"
     return text
 
 
@@ -132,12 +132,12 @@ LEFT_OUT = (
     "steps", "error [%]", "held [%]", "gains", "held [%]", "choices", "Brier score", "of base rate",
 )  # fmt: skip
 LEFT_OUT_LEGEND = (
-    "Training steps by the catalogue alone, its own rates of the device "
-    "left out, and with own passes stated; factors on whole steps are as wide as the other sources "
-    "ask for. error: median of the absolute error. held: inside the 80 % range. gains: speedups "
-    "over dense. Brier score: mean squared difference of P(faster than dense) from 0 or 1, "
-    "beside that of always saying the share that paid. In all: means of the sources; choices "
-    "together."
+    "Training steps predicted from the catalogue alone, without the source's own rates of the "
+    "device, and with measured passes stated; factors on whole steps are as wide as the other "
+    "sources require. error: median of the absolute error. held: inside the 80 % range. gains: "
+    "speedups over dense. Brier score: mean squared difference between P(faster than dense) and "
+    "0 or 1; of base rate: that of always stating the share that paid off. In all: means over "
+    "sources; choices are pooled."
 )
 
 
@@ -174,7 +174,7 @@ def reliability_rows(found: Sequence[LeftOut]) -> Iterator[tuple[str, ...]]:
 
 REGRET = ("settings", "mean [%]", "worst [%]", "Use there [%]")
 REGRET_LEGEND = (
-    "Regret: how much longer an iteration of the chosen method took than one of the fastest "
+    "Regret: how much longer an iteration took with the chosen method than with the fastest one "
     "measured, in percent; mean and worst over the settings that have the method, and the mean of "
     "Use over the same settings."
 )
@@ -193,17 +193,17 @@ def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
 
 AGREEMENT = ("as dense", "false alarms", "too short", "pairs", "too short", "Spearman")
 AGREEMENT_LEGEND = (
-    "As dense: methods that most published findings have within 1 % of dense training, and for "
-    "which the task has enough steps; in all, findings of other fields and optimizers count, too, "
+    "As dense: methods that most published findings put within 1 % of dense training, and for "
+    "which the task has enough steps; in all, findings of other fields and optimizers also count "
     "and may outvote a field's own. False alarms: those of them that miss its target. Too short: "
     "methods, or pairs, for which the task has too few steps. Pairs (right / reversed / alike): "
     "two methods of a setting whose published figures differ by more than 1 %, and by more than "
-    "two deviations of the setting's own noise. Right: the seeds tell them apart in the published "
+    "two deviations of the setting's own noise. Right: the seeds separate them in the published "
     "order; reversed: in the other order (paired t-test, Holm's correction for the pairs of a "
-    "setting, 10 %); alike: the seeds do not tell them apart. Spearman: rank correlation of the "
-    "published figures with the task's measure at the end, mean over seeds; the median over "
+    "setting, 10 %); alike: the seeds do not separate them. Spearman: rank correlation of the "
+    "published figures with the task's final measure, mean over seeds; the median over "
     "settings of six methods or more, most pairs of which differ in print, where the seeds agree "
-    "on an order (Friedman's test, 10 %; in parentheses: such settings, of how many). Tasks named "
+    "on an order (Friedman's test, 10 %; in parentheses: how many settings do). Tasks named "
     "after a paper are compared with that paper alone. pairs.csv has every pair with its figures."
 )
 

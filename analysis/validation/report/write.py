@@ -128,9 +128,9 @@ def write_together(files: Mapping[Path, str | Maker]) -> tuple[Path, ...]:
 
 _COMMAND = "make validation"
 ERRORS = (
-    "An error is (predicted - measured) / measured, of the points that served no fit; median and "
-    "p90, the 90th percentile, are of its absolute value; the bias is its median, above 0 where "
-    "too large a value is predicted."
+    "Errors are (predicted - measured) / measured, over the points that were not fitted; median "
+    "and p90, the 90th percentile, are of the absolute error; the bias is the median of the signed "
+    "error, above 0 where predictions are too large."
 )
 FEW = 100  # most points of a suite whose page lists all; points.csv has those of every suite
 _SAME_WORK = 40  # common leading characters of two citations of one work
@@ -143,19 +143,19 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
         f"Written by `gcsim validate` (`{_COMMAND}`). Every measurement is of a real run, with its "
         "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
         "a stated subset, at most a third of a series, which is never judged; the columns "
-        "*catalogue alone* are of the prediction without any fit. " + ERRORS
+        "*catalogue alone* show the prediction without any fit. " + ERRORS
     )
     yield from _overview(reports)
     yield from _left_out(reports)
     if any(point.unit != "x" for report in reports for point in report.findings.points):
         yield from _block(f"![How large the errors are]({images}errors.png)")
         yield from _block(
-            "Share of the points that are off by no more than that, with the fitted factors: each "
-            "suite in a colour, all in black; dashed: all with the catalogue alone."
+            "Share of the points with at most that error, with the fitted factors: each suite in a "
+            "colour, all in black; dashed: all with the catalogue alone."
         )
         yield from _block(f"![Predicted against measured]({images}scatter.png)")
         yield from _block(
-            "Grey: within 10 %. Hollow: served a fit. Behind a series: its median error."
+            "Grey: within 10 %. Hollow: fitted points. After a series' name: its median error."
         )
     for report in reports:
         yield from _suite(report, images)

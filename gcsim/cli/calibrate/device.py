@@ -41,10 +41,10 @@ def calibrate_device_command(
         list[str] | None, option("--model NAME", "Also time training steps of it. Repeatable.")
     ] = None,
     batch: Annotated[
-        int, option("--batch", "Samples per such step; a quarter is timed too.", min=2)
+        int, option("--batch", "Samples per step; a quarter is timed too.", min=2)
     ] = _BATCH,
     quick: Annotated[
-        bool, option("--quick", "Short tensors and few repeats: a first look.")
+        bool, option("--quick", "Short tensors and few repeats, for a first look.")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:

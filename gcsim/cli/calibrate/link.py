@@ -39,7 +39,7 @@ def calibrate_link_command(
         str,
         option(
             "--format NAME",
-            f"Program that wrote the files. Default: recognised by content. {', '.join(FORMATS)}.",
+            f"Program that wrote the files. Default: by content. {', '.join(FORMATS)}.",
         ),
     ] = "auto",
     algorithm: Annotated[
@@ -116,7 +116,7 @@ def fit_and_tell(
     from gcsim.scenarios.sections.named_files import names_a_file
 
     if output is not None and not names_a_file(str(output)):
-        message = "a scenario recognises a link's file by its ending"
+        message = "a scenario recognises a link file by its ending"
         raise InputError(message, place=str(output), hint="name it FILE.yaml")
     known = [reading.line_rate for reading in readings if reading.line_rate is not None]
     line = _rate(line_rate) if line_rate is not None else min(known, default=None)
@@ -154,7 +154,7 @@ def fit_and_tell(
         text = entry(found, readings, date=today, command=command)
         write_text(output, comments + text)
         say(
-            f"wrote {output}; in a scenario: network: {output}, with the collectives that were "
+            f"wrote {output}; in a scenario: network: {output}, with the transport that was "
             "measured (cluster.collectives.transport)"
         )
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.announced import AnnouncedRing, NothingSent
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing, EmptyCollective
 from gcsim.simulator.collectives.rings.program import REDUCE_THEN_GATHER, Program
 from gcsim.simulator.network.links import Link
 
@@ -45,12 +45,12 @@ def gloo_ring_allreduce(
     gamma: Fraction = NO_COST,
     reception: Fraction = NO_COST,
     largest: int = LARGEST_SEGMENT,
-) -> AnnouncedRing | NothingSent:
+) -> AnnouncedRing | EmptyCollective:
     """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
     `links[r]` leads from rank r to rank r - 1 (mod p); segments have at most `largest` bytes;
     reducing costs `gamma` seconds per byte, receiving `reception` seconds per byte."""
     if nbytes == 0:
-        return NothingSent()
+        return EmptyCollective()
     steps = program(nbytes, len(links), element, largest)
     return AnnouncedRing(steps, links, gamma=gamma, reception=reception)
 
@@ -85,7 +85,7 @@ def _ratio(over: int, under: int) -> int:
     return -(-over // under)
 
 
-def prepare(call: Call) -> AnnouncedRing | NothingSent:
+def prepare(call: Call) -> AnnouncedRing | EmptyCollective:
     """All-reduce over all devices, node by node."""
     return gloo_ring_allreduce(
         call.nbytes,

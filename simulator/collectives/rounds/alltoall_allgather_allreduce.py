@@ -4,8 +4,8 @@ The vector is split into p chunks. Every rank sends chunk q to rank q, one partn
 (`direct_exchange.py`), adds what arrives to its own chunk, then sends its sum to all others.
 
 With one device per node and equal links, chunks and entries:
-2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, as a ring; but compressed chunks, summed in one
-place, need no compression at every step.
+2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, like a ring; but compressed chunks, which are
+summed on one rank, are not compressed again at every step.
 
 Assumptions: those of `fabric/rounds.py`; an empty chunk still costs a message's latency. The second
 part's messages are numbers p - 1 to 2 p - 3.
@@ -24,16 +24,16 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn, Parts
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, Parts, TwoExchanges
 from gcsim.simulator.fabric.rounds import Fabric
 
 
 def alltoall_allgather_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
-) -> InTurn:
+) -> TwoExchanges:
     """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds per byte."""
     ranks = fabric.ranks
-    return InTurn(
+    return TwoExchanges(
         DirectExchange(fabric, _to_owners(ranks, nbytes, element), gamma=gamma),
         DirectExchange(fabric, _to_all(ranks, nbytes, element), first=ranks - 1),
     )
@@ -52,7 +52,7 @@ def _to_all(ranks: int, nbytes: int, element: int) -> Parts:
     return Parts(longer=np.zeros_like(split), long=split, short=split, last=split)
 
 
-def prepare(call: Call) -> InTurn:
+def prepare(call: Call) -> TwoExchanges:
     """All-reduce over all devices, node by node."""
     return alltoall_allgather_allreduce(
         call.nbytes, call.fabric, element=call.element, gamma=call.gamma

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn, Parts
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, Parts, TwoExchanges
 from gcsim.simulator.fabric.rounds import Fabric
 
 LENGTH_BYTES = 8  # bytes of a part's announced length
@@ -34,10 +34,10 @@ def _parts(ranks: int, sent: Sequence[int]) -> Parts:
     return Parts(longer=longer, long=share + 1, short=share, last=share)
 
 
-def prepare(call: Call) -> DirectExchange | InTurn:
+def prepare(call: Call) -> DirectExchange | TwoExchanges:
     """All-to-all of the lengths, where they differ, then of the parts."""
     if not call.variable:
         return pairwise_alltoall(call.sent, call.fabric)
     ranks = len(call.sent)
     lengths = pairwise_alltoall((LENGTH_BYTES * ranks,) * ranks, call.fabric)
-    return InTurn(lengths, pairwise_alltoall(call.sent, call.fabric, first=ranks - 1))
+    return TwoExchanges(lengths, pairwise_alltoall(call.sent, call.fabric, first=ranks - 1))

@@ -1,10 +1,10 @@
-"""The order of collectives, and when each rank enters and leaves.
+"""Order of collectives, and each rank's entries and exits.
 
-A communicator carries out collectives one after another, as a process group with one stream. All
-ranks use the order of `gcsim.ddp_hook` (iteration, bucket, place in the bucket's exchange), else
-they would deadlock; a rank that is early in one bucket cannot move it forward. The next collective
-waits for its last rank, and everything behind it waits too. A rank enters one when it has asked for
-it and left the one before.
+A communicator runs collectives one after another, like a process group with one stream. All ranks
+use the order of `gcsim.ddp_hook` (iteration, bucket, place in the bucket's exchange), as they would
+deadlock otherwise; a rank that is early with a bucket cannot move it forward. A collective waits
+for its last rank, and all later collectives wait as well. A rank enters a collective when it has
+asked for it and left the one before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.network.jitter import collective_key
-from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, Later
+from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EndOfInstant
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
@@ -30,18 +30,18 @@ Name = tuple[int, int, int]  # iteration, bucket, and place in the bucket's exch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A rank's request."""
+    """A rank's request for a collective."""
 
     record: CollectiveRecord
     server_time: Picoseconds = 0
-    held: Picoseconds = 0  # `BucketWork.held`
+    exit_delay: Picoseconds = 0  # `BucketWork.exit_delays`
 
 
 class UnlikeRanksError(Exception):
-    """Ranks simulated as one differ in what they do, or when."""
+    """Ranks that are simulated as one class act differently, or at different times."""
 
     def __init__(self, classes: NDArray[np.int64], differ: NDArray[np.generic]) -> None:
-        """`differ` `[ranks]` tells ranks of a class in `classes` apart."""
+        """`differ` `[ranks]`: unequal for ranks of a class in `classes` that must be split."""
         super().__init__(classes, differ)  # SimPy makes a copy from these when a process raises it
         _, value = np.unique(differ, return_inverse=True)
         _, first, alike = np.unique(
@@ -57,13 +57,13 @@ class Pending:
 
     name: Name
     request: Request
-    asked: list[Picoseconds]  # time of the request by class; -1: none
+    requested_at: list[Picoseconds]  # time of the request by class; -1: none yet
     turns: list[simpy.Event]
-    missing: int  # classes that have not asked
+    missing: int  # number of classes that have not asked
 
 
 def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
-    """All collectives from iteration `first` of the schedule on."""
+    """Yield the names of all collectives, in order, from iteration `first` of the schedule."""
     for iteration in count() if schedule.communicates else ():
         buckets = schedule.plans[schedule.turn(first + iteration)].buckets
         for bucket, work in enumerate(buckets):
@@ -71,8 +71,8 @@ def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
                 yield iteration, bucket, place
 
 
-class Asked:
-    """Requested collectives that are not over; `classes[r]` is the class of rank r."""
+class CollectiveRequests:
+    """Requested collectives that have not finished; `classes[r]` is the class of rank r."""
 
     def __init__(
         self, env: simpy.Environment, classes: NDArray[np.int64], execute: CarryOut, seed: int
@@ -83,21 +83,21 @@ class Asked:
         self._settling = False
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """Event of the time when the class has left; its value is this class's entry, the last
-        rank's entry, and this class's exit."""
+        """Request a collective; return the event of the class's exit. Its value: the class's entry,
+        the last rank's entry, the class's exit."""
         self._settle_later()
         pending = self._pending.get(name)
         if pending is None:
             pending = self._pending[name] = Pending(
                 name=name,
                 request=request,
-                asked=[-1] * self._count,
+                requested_at=[-1] * self._count,
                 turns=[self._env.event() for _ in range(self._count)],
                 missing=self._count,
             )
-        if pending.asked[member] >= 0 or pending.request != request:
+        if pending.requested_at[member] >= 0 or pending.request != request:
             raise InternalError(f"class {member} asks twice, or for something else, at {name}")
-        pending.asked[member] = reading(self._env.now)
+        pending.requested_at[member] = reading(self._env.now)
         pending.missing -= 1
         return pending.turns[member]
 
@@ -113,35 +113,37 @@ class Asked:
     def _settle_later(self) -> None:
         if not self._settling:
             self._settling = True
-            Later(self._env, COLLECTIVES, self._settle)
+            EndOfInstant(self._env, COLLECTIVES, self._settle)
 
     def _settle(self) -> None:
         """Let classes leave and enter, at the end of an instant."""
         self._settling = False
 
     def _finishes(self, pending: Pending, starts: Sequence[Picoseconds]) -> list[Picoseconds]:
-        """Exits of the classes from a collective that they enter at `starts`. Raises
-        `UnlikeRanksError` when a class's ranks leave at different times, `InternalError` on an exit
-        before the last entry."""
+        """Return the classes' exits from a collective that they enter at `starts`. Raises
+        `UnlikeRanksError` when ranks of a class leave at different times, `InternalError` for an
+        exit before the last entry."""
         classes, request = self._classes, pending.request
-        check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
+        check_room(pending.name[0], max(starts))  # before it must fit in 64 bits
         times: Times = np.array(starts, dtype=np.int64)[classes]
         key = collective_key(self._seed, *pending.name)
-        finishes = self._execute(request.record, times, request.server_time, key) + request.held
+        finishes = (
+            self._execute(request.record, times, request.server_time, key) + request.exit_delay
+        )
         if int(finishes.min()) < max(starts):
             raise InternalError(
                 f"{request.record.kind}: a rank leaves at {finishes.min()} ps, in the past of "
                 f"{max(starts)} ps, when the last one enters"
             )
         left = np.empty(len(starts), dtype=np.int64)
-        left[classes[::-1]] = finishes[::-1]  # of the lowest rank of each class
+        left[classes[::-1]] = finishes[::-1]  # exit of the lowest rank of each class
         if (left[classes] != finishes).any():
             raise UnlikeRanksError(classes, finishes)
         by_class: list[Picoseconds] = left.tolist()
         return by_class
 
 
-class Communicator(Asked):
+class Communicator(CollectiveRequests):
     """Collectives of all ranks, one at a time."""
 
     def __init__(
@@ -160,7 +162,7 @@ class Communicator(Asked):
         self._next = next(self._order, None)
 
     def _settle(self) -> None:
-        """Run the next collective, one at a time: ranks may ask for another at their exit time."""
+        """Run the next collective if all have asked; at their exit, ranks may ask for another."""
         super()._settle()
         pending = self._pending.get(self._next) if self._next else None
         if pending is not None and not pending.missing:
@@ -170,8 +172,8 @@ class Communicator(Asked):
             self._settle_later()
 
     def _run(self, pending: Pending) -> None:
-        """Determine all exits: every class has asked, so nothing later can change them."""
-        starts = list(map(max, pending.asked, self._free))
+        """Determine all exits: every class has asked, so later events cannot change them."""
+        starts = list(map(max, pending.requested_at, self._free))
         self._free = self._finishes(pending, starts)
         last = max(starts)
         for turn, start, end in zip(pending.turns, starts, self._free, strict=True):

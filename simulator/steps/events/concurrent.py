@@ -1,17 +1,17 @@
-"""Entries and exits of ranks where two collectives may be under way at a time.
+"""Entries and exits of ranks with two collectives at a time.
 
 As with Gloo's two threads, a rank enters a collective when it has asked for it, entered the
 previous one and left all but one of those before, in the order of `events/communicator.py`. Ring
-all-reduces and all-gathers, textbook or Gloo's, run message by message (`events/message_ring.py`)
-and share each rank's network link (`events/egress_queue.py`). All others, and Gloo's rings of two
-ranks, run alone: a rank enters one after leaving all before it, and the next after leaving it.
+all-reduces and all-gathers, textbook or Gloo's, are simulated message by message
+(`events/message_ring.py`) and share each rank's network link (`events/egress_queue.py`). All other
+collectives, and Gloo's rings of two ranks, run exclusively: a rank enters them after it has left
+all earlier ones, and enters the next one after it has left them.
 
-Assumptions: two collectives' copies between device and host do not slow each other, nor does a
-rack's uplink; both directions of Gloo's rings (all-reduces backwards, all-gathers forwards) share a
-rank's link, whatever node it leads to.
+Assumptions: copies of two collectives between device and host do not slow each other, nor do their
+messages on a rack's uplink; both directions of Gloo's rings (all-reduces run backwards, all-gathers
+forwards) share a rank's link, whichever node it leads to.
 
-Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (`Options::threads`, 2 by default, run what
-is queued in order).
+Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (`Options::threads`, 2 by default).
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from gcsim.simulator.clock import Picoseconds, Times, reading
 from gcsim.simulator.collectives.rings.messages import common_period
 from gcsim.simulator.network.jitter import collective_key, draw_jitter
 from gcsim.simulator.steps.events import communicator
-from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, Later
+from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, EndOfInstant
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
 Rings = Callable[[CollectiveRecord], RingProgram | None]
-"""Program of a collective; None: it runs alone."""
+"""Returns the program of a collective; None: it runs exclusively."""
 SLOTS = 2
 
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A collective queued or under way."""
+    """A collective that some class has entered."""
 
     pending: communicator.Pending
-    ring: MessageRing | None  # None: runs alone
+    ring: MessageRing | None  # None: runs exclusively
     entered: list[Picoseconds]  # entry by class of ranks; -1: not yet
     left: list[int] = field(default_factory=list)
-    """Ranks, of those that stand for all, that have left while their class has not."""
+    """Simulated ranks that have left while their class has not."""
 
 
-class TwoSlots(communicator.Asked):
+class TwoSlots(communicator.CollectiveRequests):
     """Collectives of all ranks, two at a time."""
 
     def __init__(
@@ -76,14 +76,14 @@ class TwoSlots(communicator.Asked):
         for rank, member in enumerate(classes[:period].tolist()):
             self._members[member].append(rank)
         self._running: dict[communicator.Name, _Running] = {}
-        """Collectives that some, not all, classes have entered."""
+        """Collectives that some but not all classes have entered."""
         self._order = [communicator.order(schedule, first) for _ in range(self._count)]
         self._ahead = [next(names, None) for names in self._order]  # next collective of each class
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
-        """Collectives that each class is in."""
+        """Collectives that each class has entered and not left."""
 
     def state(self) -> str:
-        """Waiting requests, to report a deadlock."""
+        """Describe waiting requests, to report a deadlock."""
         inside = [
             f"class {member} is in collective {running.pending.name}"
             for member, all_inside in enumerate(self._inside)
@@ -92,20 +92,20 @@ class TwoSlots(communicator.Asked):
         return "; ".join([super().state(), *inside])
 
     def _settle(self) -> None:
-        """Complete departures, then admit waiting ranks."""
+        """Let classes leave, then let waiting classes enter."""
         super()._settle()
         for member in range(self._count):
             for running in list(self._inside[member]):
                 self._leave(member, running)
         for member in range(self._count):
-            while (coming := self._that_may_be_entered(member)) is not None:
+            while (coming := self._next_to_enter(member)) is not None:
                 self._enter(member, coming)
 
-    def _that_may_be_entered(self, member: int) -> _Running | None:
-        """Next collective of the class, if it may enter now."""
+    def _next_to_enter(self, member: int) -> _Running | None:
+        """Return the next collective of the class, if it may enter now."""
         name, inside = self._ahead[member], self._inside[member]
         pending = self._pending.get(name) if name else None
-        if pending is None or pending.asked[member] < 0:
+        if pending is None or pending.requested_at[member] < 0:
             return None
         running = self._running.get(pending.name) or self._new(pending)
         beside = len(inside) < SLOTS and all(one.ring is not None for one in (running, *inside))
@@ -140,36 +140,36 @@ class TwoSlots(communicator.Asked):
             self._run_alone(running)
 
     def _run_alone(self, running: _Running) -> None:
-        """Schedule all exits: every class has entered, so nothing later can change them."""
+        """Schedule all exits: every class has entered, so later events cannot change them."""
         for member, left in enumerate(self._finishes(running.pending, running.entered)):
             for rank in self._members[member]:
                 delay = left - reading(self._env.now)
-                Later(self._env, COLLECTIVES, partial(self._done, running, rank), delay)
+                EndOfInstant(self._env, COLLECTIVES, partial(self._done, running, rank), delay)
 
     def _done(self, running: _Running, rank: int) -> None:
         running.left.append(rank)
         self._settle_later()
 
     def _leave(self, member: int, running: _Running) -> None:
-        """Let a class leave; split it if its ranks do not leave together."""
+        """Let a class leave; raise `UnlikeRanksError` if its ranks leave at different times."""
         members = self._members[member]
         left = [rank for rank in members if rank in running.left]
         if not left:
             return
         if len(left) < len(members):
-            # all are told apart at once: who leaves later would be told apart one at a time
+            # split into single ranks: the later ones would otherwise be split off one at a time
             place = np.arange(len(self._classes)) % len(self._outlets)
             apart = np.where(self._classes == member, place, 0)
             raise communicator.UnlikeRanksError(self._classes, apart)
         running.left = [rank for rank in running.left if rank not in left]
         self._inside[member].remove(running)
         now, entered = reading(self._env.now), running.entered
-        last = now if -1 in entered else max(entered)  # it may need nothing of who is not in it
+        last = now if -1 in entered else max(entered)  # may leave before all have entered
         running.pending.turns[member].succeed((entered[member], last, now))
 
 
 def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
-    """Number of first ranks that stand for all: the others do the same."""
+    """Return the number of first ranks to simulate: the others repeat them."""
     patterns = [classes]
     for program in programs:
         if program.ranks != len(classes):
@@ -184,7 +184,7 @@ def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
 
 
 def _jitter(program: RingProgram, key: int) -> Times | None:
-    """Random extra latencies `[messages, ranks]` by sender; None: none."""
+    """Return random extra latencies `[messages, ranks]` by sender; None without randomness."""
     if not any(link.random for link in program.links):
         return None
     rank = np.array([program.rank(place) for place in range(program.ranks)], dtype=np.int64)

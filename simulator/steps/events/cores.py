@@ -1,13 +1,13 @@
-"""Pace of ranks that share a machine's cores.
+"""Computation of ranks that share a machine's cores.
 
-Processor sharing: while n streams compute on c cores each progresses at speed min(1, c / n), as
-under a fair scheduler with short slices (L. Kleinrock 1967, Journal of the ACM 14(2), 242-261,
-"Time-shared systems: a theoretical treatment"; Linux's come near it). A computation uses one core,
-ends at the first whole picosecond at which it has had its work, and counts until then. Of ranks
-with accelerators only the host's work shares (`Machines.kinds`).
+Processor sharing: while n streams compute on c cores, each progresses at speed min(1, c / n), as
+under a fair scheduler with short time slices (L. Kleinrock 1967, Journal of the ACM 14(2), 242-261,
+"Time-shared systems: a theoretical treatment"; Linux's schedulers come close). A computation uses
+one core and ends at the first whole picosecond at which its work is done. Ranks with accelerators
+share cores only for the host's work (`Machines.kinds`).
 
-Assumptions: all ranks' work counts the same; others' use of caches and memory does not slow a rank;
-messages (`host.py`) take no core away.
+Assumptions: all ranks have the same priority; caches and memory are not contended; messages
+(`host.py`) do not occupy a core.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Cores:
     def __init__(self, env: simpy.Environment, cores: int) -> None:
         self._env, self._cores = env, cores
         self._scale = self._speed = 1
-        """Units of work per picosecond on an own core, and now: integers, so that time is exact."""
+        """Units of work per picosecond on a free core, and now; integers, so that time is exact."""
         self._served, self._at = 0, 0
-        """Units that a computation present from the start would have received by an instant."""
-        self._busy = 0  # computing ranks
+        """Units of work that a computation present from the start would have received."""
+        self._busy = 0  # number of computing ranks
         self._running: list[tuple[int, int, int, simpy.Event]] = []
-        """Heap of computations: `_served` at the end, number, ranks it stands for, end."""
+        """Heap of computations: `_served` at the end, number, ranks it represents, event."""
         self._number = count()
         self._planned = 0  # number of the valid wake-up
 
     def compute(self, work: Picoseconds, ranks: int) -> simpy.Event:
-        """Event at which `ranks` ranks have done the work, in picoseconds on an own core."""
+        """Return the event at which `ranks` ranks have done work of so many picoseconds."""
         self._catch_up()
         done = self._env.event()
         end = self._served + work * self._scale
@@ -59,18 +59,18 @@ class Cores:
         self._at = now
 
     def _share(self) -> None:
-        """Set the speed of those busy now; refine the units where they do not divide."""
+        """Set the speed of the busy ranks; use finer units where the current ones do not divide."""
         over, under = min(self._cores, self._busy), self._busy
         finer = under // math.gcd(over * self._scale, under)
         if finer > 1:
             self._scale *= finer
             self._served *= finer
-            # all by one factor: still a heap
+            # all keys by the same factor: it is still a heap
             self._running = [(end * finer, n, for_, done) for end, n, for_, done in self._running]
         self._speed = over * self._scale // under
 
     def _plan(self) -> None:
-        """Schedule the next end, valid until something changes."""
+        """Schedule the next end, valid until the number of busy ranks changes."""
         self._planned += 1
         if self._running:
             self._share()
@@ -93,21 +93,21 @@ class Cores:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Place of a class of ranks on its machines' cores."""
+    """Cores that a class of ranks uses."""
 
     cores: Cores
-    ranks: int  # ranks of the class on a machine, which compute at the same time
+    ranks: int  # number of the class's ranks per machine, which compute at the same time
 
     def compute(self, work: Picoseconds) -> simpy.Event:
-        """Event at which every rank of the class has done the work."""
+        """Return the event at which every rank of the class has done the work."""
         return self.cores.compute(work, self.ranks)
 
 
 def shares(
     env: simpy.Environment, machines: Machines, classes: NDArray[np.int64]
 ) -> Sequence[Share]:
-    """Shares by class; machines with equally many ranks of each class are simulated once. Raises
-    `UnlikeRanksError` when a class has ranks on machines that differ in that, and so in speed."""
+    """Return the shares by class. Machines with equal numbers of ranks of each class are simulated
+    once. Raises `UnlikeRanksError` for a class with ranks on machines that differ in these."""
     alike: dict[tuple[int, ...], int] = {}
     count_of = np.zeros((max(machines.of_rank) + 1, int(classes.max()) + 1), dtype=np.int64)
     np.add.at(count_of, (np.array(machines.of_rank, dtype=np.int64), classes), 1)

@@ -1,12 +1,12 @@
-"""Messages that leave a rank one after another, first come, first served, and ties of an instant.
+"""Queue of messages that leave a rank one after another, first come, first served.
 
-Of messages ready at the same instant the lower collective's goes first, then the lower number.
+Among messages that are ready at the same instant the lower collective's goes first, then the lower
+number:
 
-    left = link.departure(max(ready, left of the one before), nbytes)
+    left = link.departure(max(ready, left of the previous message), nbytes)
 
-Ties never depend on the order in which code creates events. At the end of an instant, complete what
-ends; then settle requested collectives; then idle links choose their next message; repeat for
-whatever that ends. Each choice is by a total key.
+Results never depend on the order in which code creates events: at the end of an instant activities
+complete, then collectives are settled, then idle links choose the next message by a total order.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gcsim.simulator.network.links import Link
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Message:
-    """A message, ordered as a link takes it."""
+    """A message, in the order in which a link takes messages."""
 
     ready: Picoseconds
-    order: tuple[int, ...]  # its collective, and its number there
+    order: tuple[int, ...]  # its collective and its number there
     link: Link = field(compare=False)
     nbytes: int = field(compare=False)
     leaves: Callable[[Picoseconds], None] = field(compare=False)
     """Called at its start with the time at which it will have left."""
-    left: Callable[[], None] = field(compare=False)  # called when it has
+    left: Callable[[], None] = field(compare=False)  # called when it has left
 
 
 class EgressQueue:
-    """Messages leaving one rank."""
+    """Messages that leave one rank."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
@@ -44,21 +44,21 @@ class EgressQueue:
         self._busy = False  # a message is leaving, or will be chosen at the end of this instant
 
     def send(self, message: Message) -> None:
-        """Take a message that is ready now."""
+        """Queue a message that is ready now."""
         heapq.heappush(self._waiting, message)
         if not self._busy:
             self._choose_later()
 
     def _choose_later(self) -> None:
         self._busy = True
-        Later(self._env, _LINKS, self._choose)
+        EndOfInstant(self._env, _LINKS, self._choose)
 
     def _choose(self) -> None:
         message = heapq.heappop(self._waiting)
         now = reading(self._env.now)
         left = message.link.departure(now, message.nbytes)
         message.leaves(left)
-        at(self._env, left - now, lambda: self._end(message))
+        call_after(self._env, left - now, lambda: self._end(message))
 
     def _end(self, message: Message) -> None:
         message.left()
@@ -67,7 +67,7 @@ class EgressQueue:
             self._choose_later()
 
 
-def at(env: simpy.Environment, delay: Picoseconds, function: Callable[[], Any]) -> None:
+def call_after(env: simpy.Environment, delay: Picoseconds, function: Callable[[], Any]) -> None:
     """Call a function after `delay`, as an ordinary event."""
     event = env.timeout(delay)
     assert event.callbacks is not None
@@ -79,8 +79,8 @@ COLLECTIVES = simpy.events.EventPriority(2)
 _LINKS = simpy.events.EventPriority(3)
 
 
-class Later(simpy.Event):
-    """Call of a function at the end of this instant, or of a later one."""
+class EndOfInstant(simpy.Event):
+    """Call of a function at the end of an instant, now or after a delay."""
 
     def __init__(
         self,

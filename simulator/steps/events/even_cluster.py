@@ -1,19 +1,18 @@
-"""A step of equal ranks: its order of service, and mutual slowdown.
+"""Order of service and interference in a step of equal ranks.
 
-Each stream serves in the order of arrival found here, on all ranks (`steps/step_plan.py`).
+This determines the order in which each stream serves its pieces on all ranks
+(`steps/step_plan.py`), and how much simultaneous computations and collectives slow each other: a
+collective's channels occupy multiprocessors, copies and sums take memory bandwidth, host threads
+compete, and kernels that fill the device delay a collective's kernels. During a collective,
+computations take longer by `Interference.computation`. While a rank computes, its node's bus is
+slower (`Interference.bus`); collectives that are limited by the network are not.
 
-Simultaneous computations and collectives slow each other: channels occupy multiprocessors, copies
-and sums take memory bandwidth, host threads compete, and kernels that fill the device keep a
-collective's waiting. While a collective is under way, computations take `Interference.computation`
-longer. While a rank computes, its node's bus carries less of a collective (`Interference.bus`); one
-that waits for the network takes no longer.
+It is computed once per plan by the rules of `step_plan.py`, from the end of the last forward pass,
+for a rank whose neighbours enter each collective at the same time; jobs and collectives end at the
+first whole picosecond at which their work is done. Both engines then simulate the plan with this
+order and these durations, which is exact for equal ranks; skew does not change the durations.
 
-This is found once per plan, on a rank whose neighbours enter each collective with it, from the end
-of its last forward pass, by the rules of `step_plan.py`; jobs and collectives end at the first
-whole picosecond at which they have had their work. Both engines then simulate the plan with this
-order and these times: exact for equal ranks; skew does not change the prices.
-
-Ranks that share cores have no price here, and the order of ranks that all compute.
+If ranks share cores there is no interference, and the order is that of ranks that all compute.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, Ste
 from gcsim.simulator.training import Training
 
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
-"""Times of a collective that all ranks enter together, by record and server time: alone, and, no
-less, beside computations from end to end."""
+"""Returns two durations of a collective that all ranks enter together, by record and server time:
+without computation, and (not less) with computation all the time."""
 
 
 def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
-    """The plan with its order of service, and mutually slowed jobs and collectives."""
+    """Return the plan with its order of service, and with jobs and collectives slowed down."""
     if plan.in_turn or not any(bucket.collectives for bucket in plan.buckets):
-        return plan  # one bucket after the other is an order
+        return plan  # buckets run one after the other
     if plan.machines is not None:
         return _EvenStep(plan, Fraction(0), lengths).plan(slowed=False)
     step = _EvenStep(plan, computation, lengths)
-    return step.plan(slowed=computation > 0 or step.alone != step.beside)
+    return step.plan(slowed=computation > 0 or step.alone != step.overlapped)
 
 
-class Together:
-    """Times of collectives that all ranks enter at once, with one draw of delays."""
+class EvenCollectiveTimes:
+    """Durations of collectives that all ranks enter at once, with one draw of random delays."""
 
     def __init__(self, cluster: Cluster, training: Training, execute: CarryOut) -> None:
         self._enter = np.zeros(cluster.workers, dtype=np.int64)
@@ -62,18 +61,19 @@ class Together:
     def __call__(
         self, record: CollectiveRecord, server_time: Picoseconds
     ) -> tuple[Picoseconds, Picoseconds]:
-        """Time alone, and, no less, beside computations from end to end."""
+        """Return the durations without computation and (not less) during computation."""
         key = record, server_time
         if key not in self._known:
-            alone = beside = int(self._execute(record, self._enter, server_time, 0).max())
+            alone = overlapped = int(self._execute(record, self._enter, server_time, 0).max())
             if self._slowly is not None:
-                beside = max(alone, int(self._slowly(record, self._enter, server_time, 0).max()))
-            self._known[key] = alone, beside
+                slow = int(self._slowly(record, self._enter, server_time, 0).max())
+                overlapped = max(alone, slow)
+            self._known[key] = alone, overlapped
         return self._known[key]
 
 
 def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
-    """Collectives on the slowed bus; None if no slower, or if two share the network."""
+    """Return collectives on the slowed bus; None if not slower, or with two at a time."""
     share, bus = training.interference.bus, cluster.intra_node
     crosses = cluster.devices_per_node > 1 or cluster.collectives.stages
     if not share or not crosses or training.concurrent_collectives > 1:
@@ -88,7 +88,7 @@ def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
 
 
 def _slower(plan: StepPlan, alone: Fraction) -> Callable[[Kind, Picoseconds], Picoseconds]:
-    """Time of a job of a kind, times `alone`, while all ranks of its machine compute."""
+    """Return a function from a job's kind and duration to its slowed duration."""
     machines, crowd = plan.machines, alone
     if machines is not None:
         ranks = max(Counter(machines.of_rank).values())
@@ -99,7 +99,7 @@ def _slower(plan: StepPlan, alone: Fraction) -> Callable[[Kind, Picoseconds], Pi
     return lambda kind, time: round(time * (crowd if kind in crowded else alone))
 
 
-def _taking(jobs: Sequence[Job], times: Sequence[Picoseconds]) -> tuple[Job, ...]:
+def _with_times(jobs: Sequence[Job], times: Sequence[Picoseconds]) -> tuple[Job, ...]:
     return tuple(
         job if job.duration == time else Job(kind=job.kind, name=job.name, duration=time)
         for job, time in zip(jobs, times, strict=True)
@@ -109,9 +109,9 @@ def _taking(jobs: Sequence[Job], times: Sequence[Picoseconds]) -> tuple[Job, ...
 class _EvenStep:
     """One rank's step from the end of its last forward pass.
 
-    Pieces of work have numbers: the autograd thread's by bucket, then its rest, then the callbacks'
-    by bucket, those before its first collective and those after each. Of pieces that arrive
-    together the lower number goes first.
+    Pieces of work are numbered: the autograd thread's by bucket, its rest, then for each bucket
+    the callbacks' piece before its first collective and those after each collective. Of pieces that
+    arrive at the same time the lower number goes first.
     """
 
     def __init__(self, plan: StepPlan, computation: Fraction, lengths: Lengths) -> None:
@@ -123,10 +123,10 @@ class _EvenStep:
         self._before: list[int] = []  # piece before the first collective, by bucket
         self._after: list[int] = []  # piece after each collective
         self._asks: dict[int, int] = {}  # collective that the end of a piece asks for
-        self.alone: list[Picoseconds] = []  # length of each collective
-        self.beside: list[Picoseconds] = []  # the same beside computations
+        self.alone: list[Picoseconds] = []  # duration of each collective without computation
+        self.overlapped: list[Picoseconds] = []  # the same with computation all the time
         known: dict[tuple[int, Picoseconds], tuple[Picoseconds, Picoseconds]] = {}
-        """Lengths by identity, since many buckets ask for one record, and hashing takes longer."""
+        """Durations by identity: many buckets share a record, and hashing it is slow."""
         for number, bucket in enumerate(plan.buckets):
             before = [of_job(job.kind, job.duration) for job in bucket.before]
             part = [of_pass("backward", plan.compute.parts[number])]
@@ -144,22 +144,22 @@ class _EvenStep:
                 served = bucket.server_times[place] if bucket.server_times else 0
                 if (id(record), served) not in known:
                     known[id(record), served] = lengths(record, served)
-                held = bucket.held[place] if bucket.held else 0
-                alone, beside = known[id(record), served]
-                self.alone.append(alone + held)
-                self.beside.append(beside + held)
+                delays = bucket.exit_delays[place] if bucket.exit_delays else 0
+                alone, overlapped = known[id(record), served]
+                self.alone.append(alone + delays)
+                self.overlapped.append(overlapped + delays)
         self._took = [list[Picoseconds]() for _ in self._jobs]
-        self._held = [0] * len(self._after)
+        self._delays = [0] * len(self._after)
         self._behind = [0] * len(self._after)
-        """Buckets' pieces that the stream of the callbacks has served before each one."""
+        """Number of buckets' pieces that the callbacks' stream serves before each piece."""
         self._serve(computation.denominator, computation.denominator + computation.numerator)
 
     def _serve(self, slow: int, whole: int) -> None:  # noqa: PLR0912, PLR0915 - one loop over time
-        """Serve all pieces by the rules of a step. A job has `slow` units of work done per
-        picosecond beside a collective, `whole` alone. A collective's units are the product of its
-        two lengths: alone it has the longer one done per picosecond."""
+        """Serve all pieces by the rules of a step. A job progresses by `slow` units of work per
+        picosecond during a collective, else by `whole`. A collective has the product of its two
+        durations as units, and progresses by the longer one per picosecond without computation."""
         side, slots, rest = self._given.side_stream, self._given.slots, len(self._given.buckets)
-        jobs, took, alone, beside = self._jobs, self._took, self.alone, self.beside
+        jobs, took, alone, overlapped = self._jobs, self._took, self.alone, self.overlapped
         asks, before, after = self._asks, self._before, self._after
         counts = {piece: number for number, piece in enumerate(before, 1)}
         if not side:
@@ -201,7 +201,7 @@ class _EvenStep:
         while True:
             while entered < len(after) and asked[entered] and len(inside) < slots:
                 if alone[entered]:
-                    inside.append((entered, alone[entered] * beside[entered], now))
+                    inside.append((entered, alone[entered] * overlapped[entered], now))
                 else:
                     arrive(after[entered])
                 entered += 1
@@ -218,16 +218,16 @@ class _EvenStep:
                     return
                 asked[entered] = True  # the gather of weights
                 continue
-            speed, rates = slow if inside else whole, alone if running else beside
+            speed, rates = slow if inside else whole, alone if running else overlapped
             ends = [-(-units // speed) for _, units, _ in running]
             passed = min(ends + [-(-units // rates[number]) for number, units, _ in inside])
             now += passed
-            under_way, inside = inside, []
-            for number, units, began in under_way:
+            in_progress, inside = inside, []
+            for number, units, began in in_progress:
                 if units > passed * rates[number]:
                     inside.append((number, units - passed * rates[number], began))
                 else:
-                    self._held[number] = now - began - alone[number]
+                    self._delays[number] = now - began - alone[number]
                     arrive(after[number])
             for stream, one in enumerate(busy):
                 if one is None:
@@ -240,27 +240,27 @@ class _EvenStep:
                     go_on(stream, piece)
 
     def plan(self, *, slowed: bool) -> StepPlan:
-        """The plan with this step's order of service and, if `slowed`, the times that jobs took; a
-        side stream's are slower already."""
+        """Return the plan with this step's order of service and, if `slowed`, the durations that
+        jobs had, which include the side stream's slowdown."""
         given, side = self._given, self._given.side_stream
         most, collective, buckets = 0, 0, list[BucketWork]()
         for number, work in enumerate(given.buckets):
             behind, last = [], collective + len(work.collectives)
             for later in self._behind[collective:last]:
-                # what takes no time is not served; two slots may return in another order
+                # pieces without work are not served; two slots may return in another order
                 most = max(most, number + 1, later)
                 behind.append(most)
             changed: dict[str, Any] = {}
             if slowed:
-                held = self._held[collective:last]
-                if work.held:
-                    held = [sum(each) for each in zip(held, work.held, strict=True)]
+                delays = self._delays[collective:last]
+                if work.exit_delays:
+                    delays = [sum(each) for each in zip(delays, work.exit_delays, strict=True)]
                 before = self._took[self._before[number]][0 if side else 1 :]
                 after = [self._took[piece][0] for piece in self._after[collective:last]]
                 changed = {
-                    "before": _taking(work.before, before),
-                    "after": _taking(work.after, after),
-                    "held": tuple(held) if any(held) else (),
+                    "before": _with_times(work.before, before),
+                    "after": _with_times(work.after, after),
+                    "exit_delays": tuple(delays) if any(delays) else (),
                 }
             buckets.append(replace(work, behind=tuple(behind), **changed))
             collective = last

@@ -1,10 +1,10 @@
-"""Input pipeline of a worker: when its next batch is ready.
+"""Input loader of a worker: when its next batch is ready.
 
-A loader makes batches one after the other, `batch` each, and stops while `prefetch` finished ones
-wait. With T[b] the time at which batch b is taken and M[b] that at which it is made, 0 before the
-first:
+A loader makes batches one after the other, each in `batch`, and pauses while `prefetch` finished
+batches wait. With M[b] the time at which batch b is made and T[b] that at which it is taken (0
+before the first):
 
-    M[b] = max(M[b-1], T[b-prefetch]) + batch        T[b] = max(asked for, M[b])
+    M[b] = max(M[b-1], T[b-prefetch]) + batch        T[b] = max(request, M[b])
 
 Source: PyTorch, torch/utils/data/dataloader.py (`_MultiProcessingDataLoaderIter` keeps
 `prefetch_factor * num_workers` batches ahead of what has been returned).
@@ -31,7 +31,7 @@ class Loader:
         ahead: Sequence[Picoseconds] = (),
         now: Picoseconds = 0,
     ) -> None:
-        """Continue from `now` a loader with this `ahead`, of `prefetch` times."""
+        """Continue a loader from `now`, given its `ahead` of `prefetch` times."""
         if prefetch < 1:
             raise InternalError(f"a loader that keeps {prefetch} batches never makes one")
         self._batch, self._made = batch, 0
@@ -42,19 +42,19 @@ class Loader:
             self._taken.extend((made - batch).tolist())
 
     def take(self, now: Picoseconds) -> Picoseconds:
-        """Take a batch asked for now; return when."""
+        """Request a batch now; return when it is taken."""
         if not self._batch:
             return now
         self._made = max(self._made, self._taken[0]) + self._batch
         self._taken.append(max(now, self._made))
         return self._taken[-1]
 
-    def made_last(self) -> list[tuple[Picoseconds, Picoseconds]]:
-        """Interval in which the last taken batch is made."""
+    def last_batch(self) -> list[tuple[Picoseconds, Picoseconds]]:
+        """Return the interval in which the last taken batch was made."""
         return [(self._made - self._batch, self._made)] if self._batch else []
 
-    def under_way(self, now: Picoseconds) -> list[tuple[Picoseconds, Picoseconds]]:
-        """Intervals of later batches that have begun by now, up to now."""
+    def in_progress(self, now: Picoseconds) -> list[tuple[Picoseconds, Picoseconds]]:
+        """Return the intervals up to now of later batches that have been begun."""
         begun, made = [], self._made
         for taken in self._taken if self._batch else ():
             begin = max(made, taken)
@@ -63,8 +63,8 @@ class Loader:
         return [(begin, end) for begin, end in begun if begin < now]
 
     def ahead(self, now: Picoseconds) -> tuple[Picoseconds, ...]:
-        """Times from now until the next `prefetch` batches are ready, 0 if they are. Later batches
-        depend on nothing else but when the worker asks: M of the batch after these is max(M of the
+        """Return the times from now until the next `prefetch` batches are ready, 0 if they are. The
+        later batches depend only on these and on future requests: the next one's M is max(M of the
         last, T of the first) + batch, and no T is before now."""
         if not self._batch:
             return ()
@@ -76,8 +76,8 @@ class Loader:
 
 
 def earliest(ahead: Times, batch: Picoseconds) -> Times:
-    """Times, from now, at which batches were or will be ready, `[prefetch, ranks]`, for each rank's
-    `Loader.ahead`. Ready ones may have been made at any time early enough for the next."""
+    """Return times from now, `[prefetch, ranks]`, at which batches were or will be ready, for each
+    rank's `Loader.ahead`. Ready batches only need a time that is early enough for the next."""
     made = ahead.copy()
     for place in range(len(ahead) - 2, -1, -1):
         made[place] = np.where(

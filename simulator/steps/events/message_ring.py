@@ -1,26 +1,26 @@
-"""Ring collectives in messages: what each rank sends, and when it is ready to.
+"""Ring collectives, simulated message by message.
 
-A ring is a program (`RingProgram`): a rank sends messages 0, 1, 2, ..., pieces of blocks, to its
-successor. It posts message i, send and receive, when it has posted i - 1 and waited for
-i - `in_flight` (its own has left, its predecessor's arrived); at the end of a phase it waits for
-all. A posted message may leave; where receivers announce themselves, once the announcement that the
-successor has posted it has come, a latency later. Announcements occupy no link.
+A ring runs a program (`RingProgram`): each rank sends messages 0, 1, 2, ..., which are pieces of
+blocks, to its successor. It posts send and receive of message i when it has posted i - 1 and waited
+for i - `in_flight` (its own message has left, its predecessor's has arrived); at the end of a phase
+it waits for all messages. A posted message may leave; with announcements it leaves after the
+successor's announcement of its receive has arrived, a latency later. Announcements occupy no link.
 
-Blocks among an all-reduce's first p - 1 are added to the rank's own, `gamma` seconds per byte, one
-piece after the other. With announcements (Gloo) the rank adds a message while it waits for it,
-before it waits for its own to leave; else as it arrives.
+An all-reduce adds the pieces of its first p - 1 blocks to the rank's own one after the other, in
+`gamma` seconds per byte. With announcements (Gloo) a rank adds a message while it waits for it,
+before it waits for its own message to leave; otherwise as messages arrive.
 
 | ring           | blocks     | pieces per block     | in flight | announced |
 |----------------|------------|----------------------|-----------|-----------|
 | textbook       | one phase  | 1                    | 1         | no        |
 | Gloo           | two phases | all-reduce: segments | 2         | yes       |
 
-On unshared links this is `rings/recurrence.py` and Gloo's rings event by event; two collectives
-share links by `events/egress_queue.py`. Their additions do not slow each other.
+On unshared links the times equal those of `rings/recurrence.py` and of Gloo's rings; two
+collectives share links by `events/egress_queue.py`. Their additions do not slow each other.
 
-Without a program, and so never overlapping: collectives other than rings, Gloo's rings of two ranks
-(announcements wait behind data on their one connection), rings with nothing to send, and all where
-messages cost processor time (`host.py`), which adds up over two collectives.
+These have no program and so never overlap: collectives other than rings, Gloo's rings of two ranks
+(announcements queue behind data on the only connection), empty rings, and all collectives if
+messages cost processor time (`host.py`), which would add up over two collectives.
 
 Source: `rings/allreduce.py`, `rings/allgather.py`, `rings/gloo_allreduce.py`,
 `rings/gloo_allgather.py`.
@@ -45,28 +45,28 @@ from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, at
+from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, call_after
 
 NOTHING = -1  # size that stands for no message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RingProgram:
-    """Program of all ranks of a ring collective. Place k sends to place k + 1 (mod p); in a phase,
-    blocks k + first, k + first - 1, and so on."""
+    """Messages of all ranks of a ring collective. Place k sends to place k + 1 (mod p); in a phase
+    it sends blocks k + first, k + first - 1, and so on."""
 
     backwards: bool = False  # place k is rank p - 1 - k, else rank k
     pieces: NDArray[np.int64]  # [p, pieces]: bytes of each piece of each block, or `NOTHING`
     phases: tuple[tuple[int, int], ...]
-    """First block, counted from the place, and number of blocks sent."""
+    """First block of each phase, relative to the place, and the number of blocks sent."""
     in_flight: int
     announced: bool
     links: tuple[Link, ...]  # link from each place to the next
     gamma: Fraction = NO_COST  # seconds per added byte
-    reception: Fraction = NO_COST  # seconds per byte from a message's arrival until its rank has it
+    reception: Fraction = NO_COST  # seconds per byte to take in a message that has arrived
     before: Times | None = None
     after: Times | None = None
-    """Copies `[p]` to the host `before` the first message, from it `after` the last."""
+    """Durations `[p]` of copies to the host `before` the first message, and back `after` all."""
 
     @property
     def ranks(self) -> int:
@@ -78,7 +78,7 @@ class RingProgram:
         return self.ranks - 1 - place if self.backwards else place
 
     def costs(self, sizes: Sequence[int]) -> list[Picoseconds]:
-        """Time to add each of these messages; later ones cost nothing."""
+        """Return the time to add each of the messages that are added."""
         if not self.gamma:
             return []
         each, adds = self.gamma * PS_PER_SECOND, (self.ranks - 1) * self.pieces.shape[1]
@@ -86,7 +86,7 @@ class RingProgram:
 
 
 class MessageRing:
-    """A ring collective under way; its first `period` ranks stand for all."""
+    """A running ring collective; its first `period` ranks represent all."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class MessageRing:
     def enter(self, rank: int) -> None:
         """Let one of the first ranks enter now."""
         place = self._by_rank[rank]
-        at(self.env, _copy(self.program.before, rank), place.enter)
+        call_after(self.env, _copy(self.program.before, rank), place.enter)
 
     def leave(self, rank: int) -> None:
         """Finish a rank's part."""
-        at(self.env, _copy(self.program.after, rank), lambda: self._done(rank))
+        call_after(self.env, _copy(self.program.after, rank), lambda: self._done(rank))
 
 
 class _Place:
@@ -138,17 +138,17 @@ class _Place:
         program = ring.program
         ends = np.cumsum([count for _, count in program.phases]) * program.pieces.shape[1]
         self._phase_ends = set(ends.tolist())
-        self.real = _real(sizes)  # at place i the first message from i on that there is
+        self.real = _real(sizes)  # entry i: first message from i on that exists
         self._inside = False
         self._posted = self._waited = self._heard = 0
         self._sent = self._left = self.real[0]
-        """The first message that has not been handed to the link; that has not left it."""
+        """First message that has not been handed to the link; first that has not left it."""
         self._arrived = 0
-        """First message that has not arrived (without announcements: been added)."""
-        self._early: list[int] = []  # messages that came before the rank entered
+        """First message that has not arrived (without announcements: not been added)."""
+        self._early: list[int] = []  # messages that arrived before the rank entered
         self._added = 0  # first message that has not been added, with announcements
-        self._free = 0  # time at which the rank has finished the additions it has begun
-        self._arrival = 0  # arrival of the last message at the successor; links deliver in order
+        self._free = 0  # end of the additions that the rank has begun
+        self._arrival = 0  # arrival of the last message at the successor; links keep the order
 
     def enter(self) -> None:
         """Begin."""
@@ -159,8 +159,8 @@ class _Place:
             self._take(number)
         self._go_on()
 
-    def hear(self, number: int) -> None:
-        """Take note that the successor has posted `number` receives."""
+    def on_announcement(self, number: int) -> None:
+        """Note that the successor has posted `number` receives."""
         self._heard = number
         self._send()
 
@@ -185,7 +185,9 @@ class _Place:
         self._posted += 1
         number, sender = self._posted, self.predecessor
         if self.ring.program.announced and sender.sizes[number - 1] != NOTHING:
-            at(self.ring.env, sender.link.latency_for(0), lambda: sender.hear(number))
+            call_after(
+                self.ring.env, sender.link.latency_for(0), lambda: sender.on_announcement(number)
+            )
         self._send()
 
     def _send(self) -> None:
@@ -202,7 +204,7 @@ class _Place:
                 link=self.link,
                 nbytes=self.sizes[number],
                 leaves=lambda left: self._leaves(number, left),
-                left=lambda: self._has_left(number),
+                left=lambda: self._on_left(number),
             )
         )
 
@@ -213,16 +215,16 @@ class _Place:
         late = 0 if delays is None else int(delays[number, self.rank])
         self._arrival = max(self._arrival, left + latency + late)
         delay = self._arrival - reading(self.ring.env.now)
-        at(self.ring.env, delay, lambda: self.successor.receive(number))
+        call_after(self.ring.env, delay, lambda: self.successor.receive(number))
 
-    def _has_left(self, number: int) -> None:
+    def _on_left(self, number: int) -> None:
         self._left = self.real[number + 1]
         self._go_on()
 
     def receive(self, number: int) -> None:
-        """Take a message that has come, if the rank has entered."""
+        """Take in an arrived message, if the rank has entered."""
         if not self.costs or self.ring.program.announced:
-            self._has_come(number)
+            self._on_arrival(number)
         elif self._inside:
             self._take(number)
         else:
@@ -234,24 +236,24 @@ class _Place:
         cost = self.costs[number] if number < len(self.costs) else 0
         self._free = max(self._free, now) + cost
         if self._free == now:
-            self._has_come(number)
+            self._on_arrival(number)
         else:
-            at(self.ring.env, self._free - now, lambda: self._has_come(number))
+            call_after(self.ring.env, self._free - now, lambda: self._on_arrival(number))
 
-    def _has_come(self, number: int) -> None:
-        # of what is added at one instant the last may be known first
+    def _on_arrival(self, number: int) -> None:
+        # callbacks of the same instant may come in any order
         self._arrived = max(self._arrived, self.predecessor.real[number + 1])
         self._go_on()
 
     def _adds(self) -> bool:
-        """Whether the rank is adding the message it waits for, beginning if it must."""
+        """Begin to add the awaited message if possible; return whether the rank is adding."""
         if not self.costs or not self.ring.program.announced:
             return False
         now, number = reading(self.ring.env.now), self._waited
         if self._added <= number < len(self.costs):
             self._added, self._free = number + 1, now + self.costs[number]
             if self._free > now:
-                at(self.ring.env, self._free - now, self._go_on)
+                call_after(self.ring.env, self._free - now, self._go_on)
         return self._free > now
 
 
@@ -290,7 +292,7 @@ class RingPrograms:
         return Fabric.of(self._cluster)
 
     def __call__(self, record: CollectiveRecord) -> RingProgram | None:
-        """Program of a collective; None: it runs alone."""
+        """Program of a collective; None: it runs exclusively."""
         cluster, ranks, host = self._cluster, self._cluster.workers, self._cluster.host
         ring = algorithm_of(record, cluster).ring
         if ranks == 1 or ring is None or (host is not None and host.interleaved):
@@ -318,7 +320,7 @@ class RingPrograms:
 
 
 def in_messages(program: Program, links: Sequence[Link]) -> RingProgram:
-    """Program in messages; `links[r]` leads from rank r to rank r + 1, or r - 1 if `backwards`."""
+    """Convert a program; `links[r]` leads from rank r to rank r + 1, or to r - 1 if `backwards`."""
     sizes = np.array(program.sizes, dtype=np.int64)
     if program.skips_empty:
         sizes = np.where(sizes > 0, sizes, NOTHING)

@@ -1,6 +1,6 @@
-"""Iterations of an endless training, event by event, until they repeat (`cycles.py`).
+"""Iterations of an endless training by the event engine, until they are periodic (`cycles.py`).
 
-Each is simulated by itself from the state left by the one before; ranks that share cores in one go.
+Each is simulated from the state that the previous one left; with shared cores all in one go.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def simulate_steady(
     most: int = MOST,
     tolerance: float = 0.0,
 ) -> Steady:
-    """Simulate until iterations repeat; arguments as `step.simulate`.
+    """Simulate until iterations are periodic; arguments and errors as `step.simulate`.
 
-    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` holds for
-    all iterations; `most` and `tolerance` as in `Search`. Raises as `step.simulate`.
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is the same
+    in all iterations; `most` and `tolerance` as in `Search`.
     """
     schedule = schedule_of(plan)
     events = Events(schedule, execute=execute, slowdown=slowdown, collapse=collapse, rings=rings)
@@ -52,7 +52,7 @@ def simulate_steady(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Iterations with constant paces; fields as arguments of `simulate_steady`."""
+    """Iterations with constant slowdowns; fields as the arguments of `simulate_steady`."""
 
     schedule: Schedule
     _: KW_ONLY
@@ -62,7 +62,7 @@ class Events:
     rings: Rings | None = None
 
     def iteration(self, number: int, before: State) -> Iteration:
-        """Iteration `number` by itself, from its beginning state."""
+        """Simulate iteration `number` from the state in which it begins."""
 
         def run(classes: Classes) -> Iteration:
             simulation = self.simulation(number, before, classes)
@@ -94,7 +94,7 @@ class Events:
         )
 
     def with_classes(self, run: Callable[[Classes], Result], before: State) -> Result:
-        """Run with classes that keep ranks of different states or paces apart."""
+        """Call `run` with classes of ranks that have equal states and slowdowns."""
         ranks = len(before.start)
         if not self.collapse:
             return with_classes(run, np.arange(ranks, dtype=np.int64))

@@ -1,9 +1,9 @@
 """Consecutive iterations of data-parallel training, event by event.
 
-A SimPy model of PyTorch's DistributedDataParallel by the rules of `step_plan.py`. Rank skew is kept
-within and between iterations: a collective maps a vector of entry times to one of exit times. Ranks
-that do the same at the same time form a class, simulated as one worker; when a collective lets them
-leave at different times, or their paces differ, everything is simulated again with finer classes.
+A SimPy model of PyTorch's DistributedDataParallel by the rules of `step_plan.py`. Rank skew
+persists within and between iterations: collectives map entry times by rank to exit times. Ranks
+that act alike form a class, which is simulated as one worker; if they leave a collective at
+different times, or their slowdowns differ, everything is simulated again with finer classes.
 
 A worker's SimPy processes are its autograd thread (batch, forward, backward by bucket, optimiser)
 and one exchange per bucket (collective, computation, collective, ...). A stream serves the pieces
@@ -27,7 +27,12 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order, spans_of
-from gcsim.simulator.steps.events.communicator import Asked, Communicator, Request, UnlikeRanksError
+from gcsim.simulator.steps.events.communicator import (
+    CollectiveRequests,
+    Communicator,
+    Request,
+    UnlikeRanksError,
+)
 from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
 from gcsim.simulator.steps.events.cores import Share, shares
 from gcsim.simulator.steps.events.input_loader import Loader
@@ -42,7 +47,7 @@ from gcsim.simulator.steps.schedule import (
 
 Classes = NDArray[np.int64]  # class of each rank, numbered by lowest rank
 Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
-"""Finish of a class in an iteration, the loader's state then, and `PARTS`."""
+"""Finish of a class in an iteration, its loader's state then, and its times by `PARTS`."""
 Result = TypeVar("Result")
 
 
@@ -61,10 +66,10 @@ def simulate(
     """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
     `execute(record, starts, server_time, key)` returns a collective's exit times `[ranks]`. With
-    two slots `rings(record)` returns how it runs beside another (None: it does not). `slowdown` and
-    `seed`, of collectives' keys, make iterations differ. `collapse` simulates equal ranks once,
-    with the same result. `spans` are the last iteration's. Raises `InternalError` on a deadlock or
-    a collective that ends before its last entry, `InputError` when the clock cannot hold the times.
+    two slots `rings(record)` returns its program, or None if it runs exclusively. `slowdown`, and
+    `seed` (for the collectives' keys) make iterations differ. `collapse` simulates equal ranks
+    once, with the same result. `spans` adds those of the last iteration. Raises `InternalError` for
+    a deadlock or an exit before the last entry, `InputError` when the clock cannot hold the times.
     """
     schedule = schedule_of(plan)
 
@@ -80,7 +85,7 @@ def simulate(
 
 
 def coarsest(ranks: int, *differ: NDArray[np.generic]) -> Classes:
-    """Class ranks by `differ`, each `[ranks]` or `[..., ranks]`: equal values, one class."""
+    """Group ranks with equal values in all of `differ`, each `[ranks]` or `[..., ranks]`."""
     classes = np.zeros(ranks, dtype=np.int64)
     if any((row != row[..., :1]).any() for row in differ):
         number: dict[tuple[object, ...], int] = {}
@@ -91,7 +96,7 @@ def coarsest(ranks: int, *differ: NDArray[np.generic]) -> Classes:
 
 
 def with_classes(run: Callable[[Classes], Result], classes: Classes) -> Result:
-    """Run with the coarsest classes of ranks that work: these or finer ones."""
+    """Call `run` with `classes`, and again with finer ones while it raises `UnlikeRanksError`."""
     while True:
         try:
             return run(classes)
@@ -100,7 +105,7 @@ def with_classes(run: Callable[[Classes], Result], classes: Classes) -> Result:
 
 
 class Simulation:
-    """Simulated iterations of classes of ranks."""
+    """Simulation of classes of ranks over consecutive iterations."""
 
     def __init__(
         self,
@@ -114,7 +119,7 @@ class Simulation:
         begin: State | None = None,
         first: int = 0,
     ) -> None:
-        """Begin at the schedule's iteration `first` in state `begin`, equal within classes."""
+        """Begin with iteration `first` of the schedule in state `begin`, equal within classes."""
         for plan in schedule.plans:
             if len(plan.buckets) != len(plan.compute.parts):
                 raise InternalError(
@@ -125,7 +130,7 @@ class Simulation:
         begin = begin or beginning(schedule, len(classes))
         self._first = np.unique(classes, return_index=True)[1]
         plan = schedule.plans[0]  # they have the same resources
-        self._communicator: Asked
+        self._communicator: CollectiveRequests
         if plan.slots == 1 or rings is None:
             self._communicator = Communicator(
                 self.env, schedule, classes, execute=execute, seed=seed, first=first
@@ -150,13 +155,13 @@ class Simulation:
         ]
         self._rows: list[list[Row | None]] = []  # by iteration and class
         self._breakdowns: list[list[TimeBreakdown | None]] = []
-        """`_rows`' breakdowns; empty before the last finished round of iterations."""
+        """Breakdowns of `_rows`; removed before the last finished round of iterations."""
         self._stopped = False
 
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
-        """Simulate until `settled(iteration)` holds of a finished iteration, or `most` are
-        finished. Returns how many all ranks have finished. Ranks that share cores go on until then:
-        stopping would leave their share to those behind."""
+        """Simulate until `settled(iteration)` is true for a finished iteration, or `most` are
+        finished; return how many all ranks have finished. Early ranks go on until then, since those
+        behind would otherwise get their share of the cores."""
         for member in range(len(self._workers)):
             self.env.process(self._train(member, most, settled))
         self.env.run()
@@ -202,7 +207,7 @@ class Simulation:
         return float(slowdown[self._first[member]])
 
     def iteration(self, number: int) -> Iteration:
-        """Iteration that all ranks have finished."""
+        """Return an iteration that all ranks have finished."""
         rows = [row for row in self._rows[number] if row is not None]
         before = self._start
         if number:
@@ -222,7 +227,7 @@ class Simulation:
         )
 
     def result(self, iterations: int, *, spans: bool = False) -> step_plan.Run:
-        """The first iterations; `spans` only if no more are finished."""
+        """Return the first `iterations`; `spans` requires that no more are finished."""
         found = [self.iteration(number) for number in range(iterations)]
         return run_of(found, spans=self.spans(iterations - 1) if spans else ())
 
@@ -243,7 +248,7 @@ class _Worker:
         env: simpy.Environment,
         loader: Loader,
         member: int,
-        communicator: Asked,
+        communicator: CollectiveRequests,
         share: Share | None = None,
     ) -> None:
         self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
@@ -290,13 +295,13 @@ class _Iteration:
             bucket = len(self.plan.buckets) - 1
             yield from self._collective(bucket, len(self.plan.buckets[bucket].collectives) - 1)
         yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
-        self.breakdown.loads += self.loader.under_way(reading(self.env.now))
+        self.breakdown.loads += self.loader.in_progress(reading(self.env.now))
         return self.breakdown
 
     def _wait_for_batch(self) -> _Wait:
         now = reading(self.env.now)
         taken = self.loader.take(now)
-        self.breakdown.loads += self.loader.made_last()
+        self.breakdown.loads += self.loader.last_batch()
         if taken > now:
             yield self.env.timeout(taken - now)
             self.breakdown.waits.append((now, taken))
@@ -313,13 +318,13 @@ class _Iteration:
                 yield from self._collective(bucket, index)
 
     def _collective(self, bucket: int, index: int) -> _Wait:
-        """Ask for a collective of a bucket, and compute what follows it."""
+        """Request a collective of a bucket, then run the job after it."""
         work = self.plan.buckets[bucket]
         record = work.collectives[index]
         request = Request(
             record=record,
             server_time=work.server_times[index] if work.server_times else 0,
-            held=work.held[index] if work.held else 0,
+            exit_delay=work.exit_delays[index] if work.exit_delays else 0,
         )
         entry, last, left = yield self.worker.communicator.ask(
             self.worker.member, (self.number, bucket, index), request
@@ -331,13 +336,13 @@ class _Iteration:
         yield from self._callback((bucket, index), [work.after[index]])
 
     def _issue(self, kind: step_plan.Kind, name: str, duration: Picoseconds) -> _Wait:
-        """Compute outside of any exchange, on the autograd thread."""
+        """Run a job of the autograd thread that belongs to no exchange."""
         job = step_plan.Job(kind=kind, name=name, duration=duration)
         return self._work(self.worker.stream, self.breakdown.compute, None, None, [job])
 
     def _thread_jobs(self, bucket: int) -> list[step_plan.Job]:
-        """Jobs of a bucket's part of backward, with `before` unless a side stream does it; after
-        the last bucket, the rest of backward."""
+        """Return the jobs of a bucket's part of backward, with `before` unless a side stream runs
+        it; after the last bucket, the rest of backward."""
         if bucket == len(self.plan.buckets):
             rest = self.plan.compute.rest
             return [step_plan.Job(kind="backward", name="backward, rest", duration=rest)]
@@ -351,7 +356,7 @@ class _Iteration:
         return self._work(self.worker.stream, self.breakdown.compute, piece, piece[0], jobs)
 
     def _serve(self) -> None:
-        """Give the stream that serves the callbacks their order."""
+        """Set the order in which the callbacks' stream serves them."""
         side, buckets = self.plan.side_stream, self.plan.buckets
         stream = self.worker.side if side else self.worker.stream
         order: list[step_plan.Piece] = []
@@ -409,8 +414,8 @@ class _Stream:
         self._coming.extend(order)
 
     def work(self, piece: step_plan.Piece | None, work: Picoseconds | _Jobs) -> simpy.Event:
-        """Event of the work's end, issued now: its value is the begin, or of jobs, begin and ends.
-        `piece`: place in the iteration's order; None: no other work is on the stream."""
+        """Issue work now; return the event of its end, whose value is the begin, or for jobs begin
+        and ends. `piece`: place in the iteration's order; None: the stream is otherwise idle."""
         done = self._env.event()
         if piece is None:
             if self._coming or self._busy:

@@ -1,6 +1,6 @@
-"""Times of all ranks, iteration by iteration.
+"""Vector engine: times of all ranks, iteration by iteration.
 
-`vectors/step.py` has the rules and why this is exact. Arrays, all int64 picoseconds:
+`vectors/step.py` has the rules, and why this is exact. Arrays, all int64 picoseconds:
 
 | array | shape                            | content                                             |
 |-------|----------------------------------|-----------------------------------------------------|
@@ -8,7 +8,7 @@
 | asked | [collectives, ranks]             | when a rank asks for a collective                   |
 | side  | [2 buckets + collectives, ranks] | with a side stream: end of each bucket's backward   |
 |       |                                  | part; start of each piece of work                   |
-| table | [rows, ranks or 1]               | durations; each job is stretched and rounded alone, |
+| table | [rows, ranks or 1]               | durations; each job is slowed down and rounded,     |
 |       |                                  | then added to its piece                             |
 
 | row of a table   | content                                                                   |
@@ -156,7 +156,7 @@ def _stretch(
         if duration == 0:
             continue
         piece = table[row]
-        # a job beside the passes (-1) counts only as far as it outlasts them (`_beside`)
+        # a job beside the passes (-1) counts only as far as it outlasts them (`_unhidden_side`)
         if total < 0:
             for column in range(factors.size):
                 piece[column] += _stretched(duration, factors[column])
@@ -178,15 +178,15 @@ PARTS = (*_KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
 FREE, ISSUED, LEFT, SHARED, INPUT, MADE = range(6)
 STATE_ROWS = 6
-"""Rows of a state: end of the stream that serves callbacks; start of the autograd thread's next
-piece (side stream: end of backward); the rank's last exit from a collective; time in collectives;
+"""Rows of a state: when the callbacks' stream is free; start of the autograd thread's next piece
+(with a side stream: end of backward); last exit from a collective; total time in collectives; total
 time waiting for batches; when the last batch was made."""
 
 
 class Vectors:
-    """State of all ranks between two collectives or iterations. Equal ranks, as all are at first,
-    share one column of the arrays. When they leave a collective at different times, or their paces
-    differ, each has its own until they begin an iteration together."""
+    """State of all ranks between two collectives or iterations. While all ranks are equal, they
+    share one column of the arrays. After they leave a collective at different times, or with
+    different slowdowns, each has its own column until they begin an iteration together."""
 
     def __init__(
         self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
@@ -195,7 +195,7 @@ class Vectors:
         self._execute = execute
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
         self._step, plan = self._steps[0], schedule.plans[0]
-        self._number = 0  # number of the iteration that comes next, or is under way
+        self._number = 0  # number of the current or next iteration
         self._batches = 0  # number of batches taken
         self._width = 1  # columns: 1 or `ranks`
         self._state = _zeros(STATE_ROWS, 1)
@@ -218,9 +218,9 @@ class Vectors:
             self._state[MADE] = self._taken[0]
 
     def iteration(self, slowdowns: NDArray[np.float64] | None, parts: dict[str, Times]) -> Times:
-        """Simulate the next iteration at the paces `slowdowns` `[ranks]`; return the finish
-        `[ranks]`. `parts` `[ranks]` are filled in. The finish is `[1]` where all ranks are equal.
-        Raises `InputError` when the clock cannot hold the times."""
+        """Simulate the next iteration with `slowdowns` `[ranks]`; return the finish `[ranks]`, or
+        `[1]` if all ranks are equal, and fill in `parts` `[ranks]`. Raises `InputError` when the
+        clock cannot hold the times."""
         self._step = self._steps[self._schedule.turn(self._number)]
         self._asked, self._side = self._step.room(self._width)
         factors, table = _ONE, self._step.even_table
@@ -237,11 +237,11 @@ class Vectors:
             self._join()
         elif self._width < len(factors):
             self._part()
-        # before the loops, whose sums would pass 64 bits without a word
+        # before the loops, whose sums would silently exceed 64 bits
         most = ceil(self._step.work * float(factors.max()))
         check_room(self._number, int(self._start.max()) + most)
         self._simulate(table)
-        start = self._start  # after `_part`, which may have given each rank its own
+        start = self._start  # read after `_part`, which may widen it to all ranks
         state = self._state
         ended = np.maximum(np.maximum(state[FREE], state[ISSUED]), state[LEFT])
         done: Times = ended + table[_OPTIMIZER]
@@ -285,28 +285,28 @@ class Vectors:
         )
         state[SHARED] = 0
         for piece in layout.order:
-            # what asks for the collective stands in front of what follows it
+            # the piece that requests the collective precedes the one that follows it
             if piece[1] != step_plan.BEFORE:
                 self._enter(self._number_of(piece))
             self._serve(piece, table)
 
     def _number_of(self, piece: step_plan.Piece) -> int:
-        """Number of the collective that a piece follows, or of its bucket's first."""
+        """Return the number of the collective that a piece follows, or of its bucket's first."""
         bucket, place = piece
         return self._step.layout.first[bucket] + max(place, 0)
 
     def _enter(self, number: int) -> None:
-        """Carry out a collective of all ranks."""
+        """Run a collective of all ranks."""
         asked = self._asked[number]
         if number == len(self._asked) - 1 and self._step.plan.gathers:
-            asked = np.maximum(self._state[FREE], self._state[ISSUED])  # all else is done
+            asked = np.maximum(self._state[FREE], self._state[ISSUED])  # all other work is done
         self._starts = np.maximum(asked, self._state[LEFT])
         finishes = self._carried_out(number)
         self._state[SHARED] += finishes - self._starts
         self._state[LEFT] = finishes
 
     def _serve(self, piece: step_plan.Piece, table: NDArray[np.int64]) -> None:
-        """Carry out the next piece on all ranks."""
+        """Run the next piece on all ranks."""
         layout, state, (bucket, place) = self._step.layout, self._state, piece
         number = self._number_of(piece)
         if place != step_plan.BEFORE:
@@ -320,7 +320,7 @@ class Vectors:
                 asks = number
         if work.any():
             begins = np.maximum(state[FREE], arrival)
-            # where nothing is launched, nothing queues
+            # a piece without work launches nothing and does not queue
             done = np.where(work > 0, begins + work, arrival)
             state[FREE] = np.where(work > 0, done, state[FREE])
         else:
@@ -333,12 +333,12 @@ class Vectors:
             self._asked[asks] = done
 
     def _carried_out(self, number: int) -> Times:
-        """Exit times `[_width]` of a collective that the ranks enter at `_starts`."""
+        """Return the exit times `[_width]` of a collective that the ranks enter at `_starts`."""
         work, names = self._step.plan.buckets, self._step.layout.names
         bucket, place = names[number]
         record = work[bucket].collectives[place]
         server_time = work[bucket].server_times[place] if work[bucket].server_times else 0
-        held = work[bucket].held[place] if work[bucket].held else 0
+        held = work[bucket].exit_delays[place] if work[bucket].exit_delays else 0
         key = collective_key(self._seed, self._number, bucket, place)
         alike = self._width < self._ranks
         starts = np.repeat(self._starts, self._ranks) if alike else self._starts.copy()
@@ -365,7 +365,7 @@ class Vectors:
         self._width = self._ranks
 
     def _join(self) -> None:
-        """Return to one column if the ranks no longer differ in anything that matters later."""
+        """Return to one column if the ranks' states are equal again."""
         matters = [self._start, self._state[MADE], *self._taken]
         if all((values == values[0]).all() for values in matters):
             for name in _COLUMNS:
@@ -375,7 +375,7 @@ class Vectors:
     def _account(
         self, parts: dict[str, Times], table: NDArray[np.int64], factors: NDArray[np.float64]
     ) -> None:
-        """Fill an iteration's parts `[ranks]` except the exposed one."""
+        """Fill in an iteration's parts `[ranks]`, except the exposed communication."""
         totals = table[self._step.layout.totals :]
         for place, kind in enumerate(_KINDS):
             parts[kind][:] = totals[place]
@@ -386,7 +386,7 @@ class Vectors:
                 paces = factors[ranks] if len(factors) > 1 else factors
                 own = np.ascontiguousarray(out[:, ranks])
                 starts = np.ascontiguousarray(begins[:, ranks])
-                _beside(starts, ended[ranks], layout.side_jobs, paces, own)
+                _unhidden_side(starts, ended[ranks], layout.side_jobs, paces, own)
                 out[:, ranks] = own
             for place, kind in enumerate(_KINDS):
                 parts[kind] += out[place]
@@ -416,11 +416,12 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
 ) -> None:
     """Run all micro-batches from `start` `[ranks]` to the end of the last forward pass.
 
-    Writes the time waited for batches, when the last batch was made, the end of the forward pass
-    (`free`, `ended`) and, with a side stream, the end of bucket b's part of backward (`ready[b]`)
-    and of all of it (`ended`). `taken[b mod prefetch]` is when batch b was taken. `work` (forward,
-    whole backward) and `parts` (of the buckets, and the rest) are durations `[..., ranks or 1]`.
-    `numbers`: micro-batches, loader's time per batch, batches taken before, 1 for a side stream.
+    Writes the time spent waiting for batches, when the last batch was made, the end of the forward
+    pass (`free`, `ended`) and, with a side stream, the end of bucket b's part of backward
+    (`ready[b]`) and of the whole backward pass (`ended`). `taken[b mod prefetch]` is when batch b
+    was taken. `work` (forward, whole backward) and `parts` (by bucket, and the rest) are durations
+    `[..., ranks or 1]`. `numbers`: micro-batches, loader's time per batch, batches taken before, 1
+    for a side stream.
     """
     accumulation, batch, before, on_side = numbers
     wide = 1 if work.shape[1] > 1 else 0
@@ -430,10 +431,10 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
         waited[r] = 0
         for micro in range(accumulation):
             if micro:
-                now += work[1, column]  # the backward pass of the one before
+                now += work[1, column]  # backward pass of the previous micro-batch
             if batch:
                 slot = (before + micro) % taken.shape[0]
-                # begun when the batch before is made, and the one whose slot it has is taken
+                # begins when the previous batch is made and its prefetch slot is free
                 made[r] = max(made[r], taken[slot, r]) + batch
                 waited[r] += max(made[r] - now, 0)
                 now = max(made[r], now)
@@ -441,7 +442,7 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
             now += work[0, column]
         free[r] = now
         if on_side:
-            # nothing else is on the compute stream until the backward pass is over
+            # the compute stream runs only the backward pass until its end
             for b in range(ready.shape[0]):
                 now += parts[b, column]
                 ready[b, r] = now
@@ -450,18 +451,18 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
 
 
 @loop
-def _beside(
+def _unhidden_side(
     starts: NDArray[np.int64],
     ended: Times,
     jobs: NDArray[np.int64],
     factors: NDArray[np.float64],
     out: NDArray[np.int64],
 ) -> None:
-    """Time `[kinds, ranks]` on the side stream while the compute stream is idle.
+    """Write to `out` `[kinds, ranks]` the side stream's work while the compute stream is idle.
 
-    `starts` `[pieces, ranks]` of pieces, `ended` of the backward pass, `jobs` as
-    `_Layout.side_jobs`, paces `factors` `[ranks or 1]`. The compute stream works from the last
-    forward pass to the end of backward, then not before the side stream is done.
+    `starts` `[pieces, ranks]`: start of each piece; `ended`: end of backward; `jobs` as
+    `_Layout.side_jobs`; `factors` `[ranks or 1]`: slowdowns. The compute stream works from the last
+    forward pass to the end of backward, and then not before the side stream is done.
     """
     for r in range(ended.size):
         factor = factors[r] if factors.size > 1 else factors[0]
@@ -474,7 +475,7 @@ def _beside(
             if factor != 1.0:
                 duration = np.int64(np.rint(duration * factor))
             now += duration
-            # only what lies behind the end of the backward pass
+            # only the part after the end of the backward pass
             out[jobs[j, 2], r] += max(0, min(duration, now - ended[r]))
 
 
@@ -494,7 +495,7 @@ class _PlanArrays:
             (slice(ends[number], ends[number + 1]), _Layout.of(own))
             for number, (_, own) in enumerate(plan.groups)
         ]
-        """Ranks of each group, and the layout of its plan; empty: all follow one."""
+        """Number of ranks of each group and layout of its plan; empty: all follow one plan."""
         self.even_table = self.layout.table(_ONE)
         self.asked, self.side = _zeros(0, 0), _zeros(0, 0)
         self._uneven = _zeros(0, 0)
@@ -511,7 +512,7 @@ class _PlanArrays:
         return self._uneven
 
     def room(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`asked` and `side` of this width, contents undefined."""
+        """Return uninitialised arrays `asked` and `side` of this width."""
         if self.asked.shape[-1] != width or self.side.shape[-1] != width:
             layout, collectives = self.layout, len(self.layout.names)
             pieces = int(layout.side_stream) * (2 * layout.buckets + collectives)
@@ -520,7 +521,7 @@ class _PlanArrays:
 
 
 def _work(plan: step_plan.StepPlan) -> Picoseconds:
-    """Work of a rank's streams and loader in an iteration, at a pace of 1."""
+    """Return the work of a rank's streams and loader in an iteration, with a slowdown of 1."""
     jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
     exchanges = ceil(
         sum(job.duration for job in jobs) * max(Fraction(1), plan.side_slowdown)

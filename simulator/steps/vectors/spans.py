@@ -1,7 +1,7 @@
-"""Spans of every rank in one iteration, when every rank differs.
+"""Spans of every rank in one iteration of the vector engine.
 
-Once all entries and exits of collectives are known (`vectors/ranks.py`), each rank's streams and
-loader are followed on their own; `==` to the spans of `events/step.py`.
+Given all entries and exits of collectives (`vectors/ranks.py`), each rank's streams and loader are
+independent. The spans equal those of `events/step.py` exactly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def spans(
     """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin.
     Arguments and errors as in `vectors/step.py`, `first` as in `spans_of`."""
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
-    vectors = _Telling(schedule, ranks, execute, 0)
+    vectors = _RecordingVectors(schedule, ranks, execute, 0)
     vectors.begin(number, before)
     vectors.iteration(slowdown, {part: np.empty(ranks, dtype=np.int64) for part in PARTS})
     paces = np.ones(ranks) if slowdown is None else slowdown
@@ -43,7 +43,9 @@ def spans(
     lowest = np.unique(classes, return_index=True)[1]
     groups = next(iter(schedule.groups()), np.zeros(ranks, dtype=np.int64))
     work: dict[tuple[int, float], _Work] = {}
-    exchanged = zip(*vectors.told(plan, lowest), strict=True) if times else [()] * len(lowest)
+    exchanged = (
+        zip(*vectors.exchanges_of(plan, lowest), strict=True) if times else [()] * len(lowest)
+    )
     found: list[TimeBreakdown] = []
     for rank, of_rank in zip(lowest.tolist(), exchanged, strict=True):
         alike = int(groups[rank]), float(paces[rank])
@@ -55,8 +57,8 @@ def spans(
     return spans_of(found, classes, first)
 
 
-class _Telling(Vectors):
-    """Vectors that record entries and exits of the iteration's collectives."""
+class _RecordingVectors(Vectors):
+    """Vector engine that records entries and exits of the iteration's collectives."""
 
     def __init__(
         self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
@@ -69,8 +71,8 @@ class _Telling(Vectors):
         super()._enter(number)
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
-    def told(self, plan: step_plan.StepPlan, of: Times) -> Iterator[list[Exchanged]]:
-        """Exchanges of each collective, of some ranks."""
+    def exchanges_of(self, plan: step_plan.StepPlan, of: Times) -> Iterator[list[Exchanged]]:
+        """Yield the exchanges of each rank in `of`."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
             record, last = plan.buckets[bucket].collectives[place], int(entries.max())
@@ -106,7 +108,7 @@ class _Work:
         parts.append(self._job("backward", "backward, rest", compute.rest))
         befores = [self._served(bucket.before) for bucket in plan.buckets]
         self._parts = parts if plan.side_stream else []
-        """Parts of the backward pass, if callbacks have their own stream."""
+        """Parts of the backward pass, if the callbacks have their own stream."""
         if not plan.side_stream:
             befores = [part + job for part, job in zip(parts, [*befores, []], strict=True)]
         self._order = [
@@ -139,7 +141,7 @@ class _Work:
         now = start
         for forward, backward in self._micro:
             taken = loader.take(now)
-            found.loads += loader.made_last()
+            found.loads += loader.last_batch()
             if taken > now:
                 found.waits.append((now, taken))
             now = _done(found.compute, None, forward, taken)
@@ -156,16 +158,16 @@ class _Work:
             else:
                 arrival = issued if bucket is None or not ready else ready[bucket]
             done = arrival
-            if any(duration for _, duration in jobs):  # else nothing is launched, nothing queues
+            if any(duration for _, duration in jobs):  # a piece without work does not queue
                 done = free = _done(served, bucket, jobs, max(free, arrival))
             if precedes and not ready:
                 issued = done
         ended = _done(found.compute, None, self._optimizer, max(free, issued, left))
-        found.loads += loader.under_way(ended)
+        found.loads += loader.in_progress(ended)
         return found
 
 
 def _done(done: list[Done], bucket: int | None, jobs: _Jobs, begin: Picoseconds) -> Picoseconds:
-    """Do a piece of work at `begin`; return its end."""
+    """Append the jobs of a piece that starts at `begin`; return its end."""
     done += in_order(begin, bucket, jobs)
     return done[-1][-1]

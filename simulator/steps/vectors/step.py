@@ -1,10 +1,11 @@
-"""Iterations of ranks with different paces, all ranks at once; of ranks with sharded weights, any.
+"""Iterations by the vector engine, which computes all ranks at once.
 
-The step of `events/step.py` with one collective at a time, without an event per rank and piece of
-work; both agree with `==`. Collectives and the pieces of a stream have one order (`step_plan.py`):
-one loop over both, in which each time is a sum or maximum of earlier ones, of all ranks. A rank
-that begins iteration i + 1 has left all collectives of iteration i, which all ranks have entered by
-then, so iterations are simulated in sequence. O(ranks x (pieces + collectives)) per iteration.
+It simulates the step of `events/step.py` with one collective at a time, without an event per rank
+and piece of work; results are equal (`==`). Since collectives and the pieces of a stream have the
+same order on all ranks (`step_plan.py`), one loop over both computes each time as a sum or maximum
+of earlier ones. A rank that begins iteration i + 1 has left all collectives of iteration i, which
+all ranks have entered by then, so iterations are simulated one by one, each in O(ranks x (pieces +
+collectives)). `sharded.py` has steps with sharded weights.
 
 Source: conservative parallel simulation with the collective as barrier (Chandy and Misra 1979, IEEE
 Trans. Softw. Eng. 5(5)).
@@ -33,9 +34,9 @@ def simulate(
 ) -> Run:
     """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
-    `execute` returns a collective's exits; its key is made of `seed`, iteration, bucket and place.
-    `slowdown(i)`: the ranks' factors in iteration i. Raises `InternalError` for two slots, or when
-    a rank would leave a collective before its last entry, `InputError` beyond the clock.
+    `execute` returns a collective's exits; its key consists of `seed`, iteration, bucket and place.
+    `slowdown(i)`: the ranks' factors in iteration i. Raises `InternalError` for two slots, or an
+    exit before the last entry, `InputError` when the clock cannot hold the times.
     """
     vectors = _vectors(schedule_of(plan), ranks, execute, seed)
     finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
@@ -55,9 +56,9 @@ def simulate_steady(
     most: int = MOST,
     tolerance: float = 0.0,
 ) -> Steady:
-    """Simulate until iterations repeat (`cycles.py`), or `most` or a round of them. `execute` must
-    depend neither on the key nor on absolute time; `slowdown` `[ranks]` holds for all iterations;
-    `tolerance` as in `Search`. Raises as `simulate`."""
+    """Simulate until iterations are periodic (`cycles.py`); `most` and `tolerance` as in `Search`.
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is the same
+    in all iterations. Raises as `simulate`."""
     schedule = schedule_of(plan)
     vectors = _vectors(schedule, ranks, execute, 0)
     begin = beginning(schedule, ranks)
@@ -65,7 +66,7 @@ def simulate_steady(
 
     def simulate(number: int, before: State) -> Iteration:
         nonlocal coming, finish
-        if number != coming[0] or before is not coming[1]:  # some need not be simulated
+        if number != coming[0] or before is not coming[1]:  # known ones were skipped
             vectors.begin(number, before)
             finish = before.start
         parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
@@ -91,6 +92,6 @@ def simulate_steady(
 def _vectors(
     schedule: Schedule, ranks: int, execute: CarryOut, seed: int
 ) -> Vectors | sharded.Ranks:
-    """The ranks of a schedule, by the rules of its plans."""
+    """Return the engine for the schedule's plans."""
     by = sharded.Ranks if schedule.sharded else Vectors
     return by(schedule, ranks, execute, seed)

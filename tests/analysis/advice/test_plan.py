@@ -55,7 +55,7 @@ def test_an_offer_of_which_nothing_is_simulated_is_told_with_the_reason() -> Non
 def test_a_node_of_more_gpus_than_samples_of_a_step_is_left_out() -> None:
     text = said(plan(offer("v100", 4, 2), batch=2.0))
     assert set(text) == {"Choose", "Left out"}
-    assert "4 GPUs per node, and 2 samples per step; would help: --batch" in text["Left out"]
+    assert "4 GPUs per node, but 2 samples per step; would help: --batch" in text["Left out"]
 
 
 def test_the_network_and_a_memory_that_nobody_states_are_assumed(fast: Plan) -> None:

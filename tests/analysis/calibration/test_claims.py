@@ -80,7 +80,7 @@ def test_a_profile_of_the_installed_pytorch_is_a_profile(tmp_path: Path) -> None
     profiler.export_chrome_trace(str(path))
     assert "pg_config" in json.loads(path.read_text())["distributedInfo"]
     assert claims(path) == ["torch-profile"]
-    with pytest.raises(InputError, match=r"has no kernel of NCCL.*Gloo has no kernels"):
+    with pytest.raises(InputError, match=r"has no NCCL kernel.*Gloo has no kernels"):
         read([path])
 
 
@@ -147,7 +147,7 @@ def test_events_have_no_limit_and_other_values_have(
         assert (DATA / name).stat().st_size > 2 * 1200
         assert read([DATA / name])
     else:
-        with pytest.raises(InputError, match="is larger than 0 MiB beside its traceEvents"):
+        with pytest.raises(InputError, match="is larger than 0 MiB without its traceEvents"):
             read([DATA / name])
 
 
@@ -159,7 +159,7 @@ def test_two_formats_in_a_file_are_told_apart_by_the_user(tmp_path: Path) -> Non
         read([path])
     assert str(caught.value) == (
         f"{path}: error: holds several formats: iperf3 and ping; name one with --format, iperf3 or "
-        "ping, or make two files of it"
+        "ping, or split it into two files"
     )
     assert read([path], "ping")[0].latency
     assert read([path], "iperf3")[0].goodput

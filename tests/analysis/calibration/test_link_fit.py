@@ -136,7 +136,7 @@ def test_an_overhead_is_found_where_a_protocol_hides_latency() -> None:
 def test_an_overhead_that_is_no_different_from_latency_is_said_to_be_so() -> None:
     times = [ring(nbytes, 4, 50 * US, 1e9) for nbytes in SIZES]
     found = fit(measured(times), inside=INSIDE)
-    assert found.overhead == "not told apart from the latency by these collectives"
+    assert found.overhead == "these collectives cannot separate it from the latency"
 
 
 @pytest.mark.long
@@ -181,7 +181,8 @@ def test_one_size_at_which_the_host_was_busy_does_not_move_the_link() -> None:
     assert float(found.link.latency) == pytest.approx(50 * US, rel=0.05)
     assert [point.measurement.nbytes for point in found.far_off] == [SIZES[4]]
     (told,) = warnings(found)
-    assert "1 size of 9 missed by more than 20%: 262,144 B (all_reduce, 4 ranks) by -6" in told
+    missed = "262,144 B (all_reduce, 4 ranks) by -6"
+    assert f"the fit misses 1 size of 9 by more than 20%: {missed}" in told
 
 
 def test_repeats_stand_as_their_median() -> None:
@@ -261,7 +262,7 @@ def test_a_line_rate_makes_an_efficiency() -> None:
     assert float(found.link.efficiency) == pytest.approx(0.9, rel=2e-3)
     slower = fit(measured(times), inside=INSIDE, line_rate=1e9)
     assert slower.link.efficiency == 1
-    assert "is more than the line rate that was stated, 8 Gbit/s" in " ".join(warnings(slower))
+    assert "exceeds the stated line rate, 8 Gbit/s" in " ".join(warnings(slower))
 
 
 def test_ranks_of_one_machine_measure_what_joins_its_devices() -> None:

@@ -103,7 +103,7 @@ def test_a_failed_test_of_iperf3_says_why(tmp_path: Path) -> None:
     assert "the test failed: 'unable to connect to server" in problem(tmp_path, failed)
     assert "has no end.sum_received.bits_per_second" in problem(tmp_path, json.dumps(body))
     cut = problem(tmp_path, data("iperf3.json")[:2000])
-    assert "a.txt:105:6: error: is cut off or no JSON" in cut
+    assert "a.txt:105:6: error: is cut off or not JSON" in cut
 
 
 # --- ping ----------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_a_flight_recorder_without_durations_says_what_to_set(tmp_path: Path) ->
     for entry in body["entries"]:
         entry.pop("duration_ms", None)
     said = problem(tmp_path, json.dumps(body))
-    assert "says the sizes of collectives (3 all_reduce of 1 MiB" in said
+    assert "has the sizes of collectives (3 all_reduce of 1 MiB" in said
     assert "TORCH_NCCL_ENABLE_TIMING=1" in said
     for entry in body["entries"]:
         entry["profiling_name"] = entry["profiling_name"].replace("nccl", "gloo")
@@ -404,7 +404,7 @@ def test_of_several_ranks_profiles_the_shortest_kernel_counts(tmp_path: Path) ->
     ("change", "said"),
     [
         ({"dur": None}, "a duration of None us"),
-        ({"args": {"In msg nelems": "x"}}, "has no kernel of NCCL"),
+        ({"args": {"In msg nelems": "x"}}, "has no NCCL kernel"),
     ],
 )
 def test_a_profile_with_mistakes_is_refused(
@@ -421,7 +421,7 @@ def test_a_profile_with_mistakes_is_refused(
 
 def test_a_profile_is_sent_to_the_scenario(tmp_path: Path) -> None:
     said = problem(tmp_path, '{"schemaVersion": 1, "traceEvents": []}')
-    assert "has no kernel of NCCL" in said
+    assert "has no NCCL kernel" in said
     assert "`compute: {profile: FILE}`" in said
 
 

@@ -59,7 +59,7 @@ def test_work_is_the_largest_that_gives_the_time(network: int, total: int) -> No
     if total < network:
         assert work == 0
     else:
-        assert ANY.together(network, work) <= total < ANY.together(network, work + 1)
+        assert ANY.combined_time(network, work) <= total < ANY.combined_time(network, work + 1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gcsim.scenarios.result import Result
 from gcsim.scenarios.trained.horizon import DELAY
 from gcsim.scenarios.trained.shipped_tasks import TASKS
 from gcsim.scenarios.uncertainty.close_pairs import TIE
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 from tests.analysis.drawn import between, open_result
 
 
@@ -208,7 +208,7 @@ def test_what_is_open_has_its_probability(result: Result, high: float, begins: s
 )
 def test_no_share_of_draws_is_said_to_be_all_or_none(faster: int, likely: str) -> None:
     """Of 256 draws 2 are 0.8 % and 254 are 99.2 %, beyond the bounds of 1 and 99 %."""
-    words = chance_of(doubted(faster / 256), 256).replace("\N{NO-BREAK SPACE}", " ")
+    words = chance_of(as_probability(faster / 256), 256).replace("\N{NO-BREAK SPACE}", " ")
     assert words == f", faster in {likely} of draws"
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from gcsim.analysis.validation.registry import SUITES, chosen
 from gcsim.errors import InputError
+from tests.process import printed
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -45,7 +43,4 @@ def test_the_table_alone_imports_no_suite() -> None:
         "print([m for m in sys.modules if '.suites.' in m], "
         "'torch' in sys.modules)"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
-    )
-    assert found.stdout.strip() == "[] False"
+    assert printed("-c", code) == "[] False\n"

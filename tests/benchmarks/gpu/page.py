@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from gcsim.files import markdown_table
 from tests.benchmarks.gpu.crew import read
 
 Rows = list[dict[str, str]]
@@ -63,10 +64,9 @@ def _of(rows: Rows, *, yardstick: bool) -> Rows:
 
 
 def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Iterator[str]:
-    yield "| " + " | ".join(name.replace("_", " ") for name in columns) + " |"
-    yield "|" + "---|" * len(columns)
-    for row in rows:
-        yield "| " + " | ".join(row.get(name) or "" for name in columns) + " |"
+    headings = [name.replace("_", " ") for name in columns]
+    lines = ([row.get(name) or "" for name in columns] for row in rows)
+    yield from markdown_table(headings, lines, numbers=False)
 
 
 def _errors(rows: Rows) -> Iterator[str]:

@@ -118,14 +118,13 @@ def stages(
 
 
 def _shrunk(layout: BucketLayout, by: int) -> BucketLayout:
-    pieces, offset = [], 0
+    pieces = []
     for piece in layout.slices:
         rows = piece.shape[0] if len(piece.shape) > 1 else 1
         sides = rows, piece.numel // rows
         shape = tuple(max(1, side // by) for side in sides[2 - min(2, len(piece.shape)) :])
-        pieces.append(replace(piece, shape=shape, offset=offset))
-        offset += pieces[-1].numel
-    return BucketLayout(index=layout.index, slices=tuple(pieces))
+        pieces.append((piece.name, piece.index, shape))
+    return BucketLayout.behind(layout.index, pieces)
 
 
 _kept: dict[int, torch.Tensor] = {}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +17,8 @@ from gcsim.compressors.coding.scans import finite_part, not_finite
 from gcsim.compressors.registry import REGISTRY
 from tests.compressors.gpu.conftest import whole_methods, wrap_launches
 from tests.compressors.gpu.test_methods import MORE, QUICK
+from tests.compressors.shared import Team
+from tests.process import printed
 
 TYPES = {
     torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64",
@@ -33,7 +32,7 @@ FLUSHING = {"div.rn.ftz.f32", "cvt.rmi.ftz.f32.f32"}
 @pytest.mark.long
 @pytest.mark.parametrize("capability", [90])
 def test_kernels_compile_and_neither_fuse_nor_approximate(
-    capability: int, tmp_path: Path, team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No fused multiply-add, no approximate division or root, nothing that flushes subnormals but
     `FLUSHING`. Atomic operations are on integers: histograms, sums modulo 2^64."""
@@ -41,7 +40,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     wrap_launches(monkeypatch, lambda run: _noting(run, launches))
     with whole_methods():
         for name, parameters in [*QUICK, *MORE, *((each, {}) for each in REGISTRY)]:
-            workers = team(name, ((30, 10),), workers=2, **parameters)
+            workers = Team(name, ((30, 10),), workers=2, **parameters)
             for step in range(2 if parameters else 1):
                 workers.step(torch.randn(2, 300).unbind(), step)
         for scale in (1.0, 2.0):  # the hook's own
@@ -56,13 +55,9 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     chosen = {launch for alike in kinds.values() for launch in (alike[0], alike[-1])}
     noted = tmp_path / "launches.json"
     noted.write_text(f"[{', '.join(sorted(chosen))}]")
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("compiling.py"), noted, str(capability)],
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    script = Path(__file__).with_name("compiling.py")
+    said = printed(script, noted, capability, TRITON_INTERPRET="0")
+    compiled = [json.loads(line) for line in said.splitlines()]
     assert len(compiled) == len(chosen)
     for name, instructions in compiled:
         for each in instructions:

@@ -7,16 +7,19 @@ Expected numbers are those of runs of the same scenario with the printed setting
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gcsim.scenarios.advice.asked import Asked, Words, asked
-from gcsim.scenarios.advice.break_even import at_rate, break_even, rate_key
+from gcsim.scenarios.advice.break_even import break_even
 from gcsim.scenarios.advice.changes import candidates, changes, limits
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import Question, Words, ask
+from gcsim.scenarios.advice.slowest_link import links_between, slowest_link
 from gcsim.scenarios.findings import FASTEST, SLOWEST
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Row
@@ -30,14 +33,22 @@ LABELS = ("fp16", "PowerSGD rank 4", "Top-k 1 %")
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def question(**words: object) -> Asked:
-    given = {"model": "lenet", "device": "v100", "nodes": 4, "network": "1 Gbit/s", **words}
-    return asked(None, Words(**given), ["uncertainty.draws=16"])  # type: ignore[arg-type]
+def question(**words: object) -> Question:
+    alike = {"device": "v100", "nodes": 4, "network": "1 Gbit/s"}
+    given = {"model": "lenet", **({} if "group" in words else alike), **words}
+    return ask(None, Words(**given), ["uncertainty.draws=16"])  # type: ignore[arg-type]
 
 
-def run_with(engine: Engine, overrides: list[str]) -> dict[str, Row]:
+def at_rate(engine: Engine, rate: float) -> tuple[str, ...]:
+    """Settings of a line rate of the slowest link."""
+    link = slowest_link(engine.question)
+    assert link is not None
+    return link.at(rate)
+
+
+def run_with(engine: Engine, overrides: Sequence[str]) -> dict[str, Row]:
     """Rows of a whole run with these settings, and the profiles that the engine has."""
-    scenario = engine.asked.changed(overrides)
+    scenario = engine.question.changed(overrides)
     assert scenario is not None
     profiles: list[TrafficProfile] = []
     for choice in scenario.compressors:
@@ -55,13 +66,13 @@ def test_the_range_holds_the_worlds_break_evens() -> None:
     itself the printed iterations are equal. Of 64 worlds a percentile is a mean of several, and the
     gain a line between two rates."""
     words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
-    engine = Engine(asked(None, words))
+    engine = Engine(ask(None, words))
     (found,) = break_even(engine, ["fp16"], ["fp16"], lambda: None)
     for rate, share in ((found.low, 0.9), (found.rate, None), (found.high, 0.1)):
         assert rate is not None
         if not SLOWEST < rate < FASTEST:
             continue
-        rows = engine.rows([at_rate(engine.scenario, rate)], draws=True)
+        rows = engine.rows(at_rate(engine, rate), draws=True)
         assert rows is not None
         dense, half = rows["dense"], rows["fp16"]
         if share is None:
@@ -75,10 +86,10 @@ def test_worlds_that_change_places_alone_have_a_break_even() -> None:
     """As stated half precision is faster at every rate here; in the medians of the worlds it is
     not at the fastest. The printed iterations are equal at the rate found."""
     words = Words(model="gpt2", device="a100", gpus=8, nodes=2, network="200 Gbit/s")
-    engine = Engine(asked(None, words, ["uncertainty.draws=16"]))
+    engine = Engine(ask(None, words, ["uncertainty.draws=16"]))
     (found,) = break_even(engine, ["fp16"], [], lambda: None)
     assert found.rate is not None
-    rows = engine.rows([at_rate(engine.scenario, found.rate)], draws=True)
+    rows = engine.rows(at_rate(engine, found.rate), draws=True)
     assert rows is not None
     assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.01)
 
@@ -87,9 +98,9 @@ def test_a_range_beyond_the_rates_tried_is_open() -> None:
     """In more than a tenth of the worlds fp16 pays at the fastest rate too: no rate is the 90th
     percentile, though a smoothed one of the places that lines reach would be."""
     words = Words(model="lenet", device="v100", nodes=2, network="1gbe", batch_size=8)
-    engine = Engine(asked(None, words))
+    engine = Engine(ask(None, words))
     (found,) = break_even(engine, ["fp16"], ["fp16"], lambda: None)
-    rows = engine.rows([at_rate(engine.scenario, FASTEST)], ["fp16"], draws=True)
+    rows = engine.rows(at_rate(engine, FASTEST), ["fp16"], draws=True)
     assert rows is not None
     faster = np.less(rows["fp16"].iteration_draws_s, rows["dense"].iteration_draws_s)
     assert np.mean(faster) > 0.1
@@ -100,10 +111,10 @@ def test_a_break_even_beyond_the_rates_tried_is_none() -> None:
     """In half of the worlds TernGrad pays at the fastest rate too."""
     words = Words(model="gpt3_1.3b", device="a100_pcie_40gb", gpus=8, nodes=2, batch_size=4,
                   network="200 Gbit/s", precision="bf16")  # fmt: skip
-    engine = Engine(asked(None, words, ["uncertainty.draws=16"]))
+    engine = Engine(ask(None, words, ["uncertainty.draws=16"]))
     (found,) = break_even(engine, ["TernGrad"], ["TernGrad"], lambda: None)
     assert (found.rate, found.pays, found.high) == (None, True, FASTEST)
-    rows = engine.rows([at_rate(engine.scenario, FASTEST)], ["TernGrad"], draws=True)
+    rows = engine.rows(at_rate(engine, FASTEST), ["TernGrad"], draws=True)
     assert rows is not None
     faster = np.less(rows["TernGrad"].iteration_draws_s, rows["dense"].iteration_draws_s)
     assert np.mean(faster) >= 0.5
@@ -132,7 +143,6 @@ def test_rates_of_too_long_messages_are_left_out(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.long
 def test_at_the_rate_both_take_the_same_time_and_beyond_it_their_order_flips() -> None:
     engine = Engine(question())
-    assert rate_key(engine.scenario) == "cluster.network.bandwidth"
     found = break_even(engine, LABELS, LABELS, lambda: None)
     assert [one.label for one in found] == list(LABELS)
     ends = [one for one in found if one.rate is not None]
@@ -141,7 +151,7 @@ def test_at_the_rate_both_take_the_same_time_and_beyond_it_their_order_flips() -
         assert one.rate is not None
 
         def gain(rate: float, label: str = one.label) -> float:
-            rows = run_with(engine, [at_rate(engine.scenario, rate)])
+            rows = run_with(engine, at_rate(engine, rate))
             return math.log(rows["dense"].iteration_s / rows[label].iteration_s)
 
         # the median over the worlds, each a line between two rates; here a ratio of medians
@@ -159,22 +169,38 @@ def test_a_method_without_a_rate_is_faster_everywhere_or_nowhere() -> None:
         if one.rate is not None:
             continue
         for rate in (1e6, 1e9, 1e11):
-            rows = run_with(engine, [at_rate(engine.scenario, rate)])
+            rows = run_with(engine, at_rate(engine, rate))
             faster = rows[one.label].iteration_s < rows["dense"].iteration_s
             assert faster == one.pays, (one.label, rate)
 
 
-@pytest.mark.parametrize("transport", ["nccl", "gloo"])
-def test_a_change_saves_what_a_run_with_it_saves(transport: str) -> None:
-    base = question(gpus=2)
-    engine = Engine(replace(base, overrides=(
-        *base.overrides, f"cluster.collectives.transport={transport}"
-    )))  # fmt: skip
+ALIKE = ("2 x 2 v100 @ 1gbe", "2 x 2 t4 @ 1gbe")
+UNLIKE = ("2 x 2 v100 @ 10gbe", "2 x 2 t4 @ 1gbe")
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "said"),
+    [
+        ({"gpus": 2}, "cluster.collectives.transport=nccl", "the bandwidth"),
+        ({"gpus": 2}, "cluster.collectives.transport=gloo", "the bandwidth"),
+        (
+            {"gpus": 2},
+            "cluster.racks={nodes: 2, uplink: 100mbit_ethernet}",
+            "the bandwidth of the racks' uplinks",
+        ),
+        ({"group": UNLIKE}, "seed=1", "the bandwidth of the t4 nodes' links"),
+    ],
+)
+def test_a_change_saves_what_a_run_with_it_saves(
+    words: dict[str, object], setting: str, said: str
+) -> None:
+    base = question(**words)
+    engine = Engine(replace(base, overrides=(*base.overrides, setting)))
     now = run_with(engine, [])
     found = changes(engine, ["fp16"])
-    words = {one.words for one in found}
-    assert "twice the bandwidth" in words
-    assert ("NCCL" in words) <= (transport == "gloo")
+    words = {one.words: one for one in found}
+    assert f"twice {said}" in words
+    assert ("NCCL" in words) <= ("gloo" in setting)
     assert "local SGD, 4 steps" in words
     for one in found:
         then = run_with(engine, list(one.overrides))
@@ -186,6 +212,35 @@ def test_a_change_saves_what_a_run_with_it_saves(transport: str) -> None:
             usual = now[label].throughput_samples_per_s * now[label].iteration_s
             expected = now[label].iteration_s - row.iteration_s * usual / samples
             assert saved == pytest.approx(expected, rel=1e-9), one.words
+
+
+def test_the_slowest_link_breaks_even() -> None:
+    """At the rate of the uplinks the printed iterations are equal; the NICs' rate is no matter."""
+    base = question(gpus=2, network="25 Gbit/s")
+    racks = "cluster.racks={nodes: 2, uplink: {like: 1gbe, latency: 1 ms}}"
+    engine = Engine(replace(base, overrides=(*base.overrides, racks)))
+    (found,) = break_even(engine, ["fp16"], [], lambda: None)
+    assert found.rate is not None
+    rows = run_with(engine, [f"cluster.racks.uplink.bandwidth={found.rate} bit/s"])
+    assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.05)
+
+
+def test_groups_with_equal_links_are_one_link() -> None:
+    """Where a group names no network, the cluster's is changed."""
+    named = question(group=ALIKE)
+    unnamed = replace(named, document=deepcopy(named.document))
+    cluster = unnamed.document.data["cluster"]
+    cluster["network"] = cluster["groups"][1].pop("network")
+    for asked_for, holders in (
+        (named, ("cluster.groups.0.network", "cluster.groups.1.network")),
+        (unnamed, ("cluster.groups.0.network", "cluster.network")),
+    ):
+        (link,) = links_between(asked_for)
+        assert (link.name, link.holders) == ("", holders)
+        faster = asked_for.changed(link.faster(2))
+        assert faster is not None
+        nics = {faster.cluster.nic(node).bandwidth for node in range(4)}
+        assert nics == {2 * asked_for.scenario.cluster.nic(0).bandwidth}
 
 
 def test_local_steps_are_no_change_where_there_are_some() -> None:
@@ -214,10 +269,11 @@ def test_what_is_proposed_can_be_set() -> None:
     for words in ({}, {"nodes": 1, "gpus": 4}, {"device": "cpu_2core"}):
         base = question(**words)
         engine = Engine(replace(base, overrides=(*base.overrides, racks)))
-        proposed = [*candidates(engine.scenario)]
-        assert "twice the racks' uplinks" in {named for named, _, _ in proposed}
+        proposed = [*candidates(engine.question)]
+        uplinks = "twice the bandwidth of the racks' uplinks" in {named for named, _, _ in proposed}
+        assert uplinks == (engine.scenario.cluster.nodes > 1)
         for _, overrides, _ in proposed:
-            assert engine.asked.changed(overrides) is not None, overrides
+            assert engine.question.changed(overrides) is not None, overrides
 
 
 def test_parts_of_the_time_are_those_of_the_row() -> None:
@@ -233,6 +289,6 @@ def test_parts_of_the_time_are_those_of_the_row() -> None:
 
 def test_one_worker_has_nothing_to_gain_from_the_network() -> None:
     engine = Engine(question(nodes=1))
-    assert rate_key(engine.scenario) is None
+    assert slowest_link(engine.question) is None
     assert not changes(engine, ["fp16"])
     assert not break_even(engine, LABELS, (), lambda: None)

@@ -470,7 +470,7 @@ def test_host_prices_of_metered_kernels_are_read_with_a_note(
     )
     found = catalog.read_devices(path, like_shipped=True)["d"]
     assert found.host == catalog.device("v100").host
-    assert f"{path}:4:5: warning: prices of metered kernels" in caplog.text
+    assert f"{path}:4:5: warning: an earlier gcsim's prices of metered kernels" in caplog.text
     path.write_text(path.read_text().replace("operator:", f"wait: {rate}, operator:"))
     assert catalog.read_devices(path, like_shipped=True)["d"].host["wait"].launch == 9e-6
 

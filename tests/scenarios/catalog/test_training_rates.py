@@ -179,7 +179,7 @@ def test_a_precision_that_a_device_has_no_times_at_is_refused(tmp_path: Path) ->
         scenario(tmp_path, "training: {precision: tf32}\n")
     (problem,) = caught.value.problems
     assert str(problem.place).endswith("a.yaml:5:23")
-    assert "device 'v100' has no times of training at it" in problem.message
+    assert "device 'v100' has no training times at it" in problem.message
     assert "write fp32 or fp16" in str(problem.hint)
 
 

@@ -50,7 +50,7 @@ def test_points_make_a_trace_in_the_place_of_the_bandwidth() -> None:
     [
         ("{points: [[0 s, 1 Mbit/s]]}", "a.yaml:3:3: error: network.trace: the rate after the "
          "end of the trace is missing; write `after: repeat` (it begins again) or "
-         "`after: hold` (the last rate for ever)"),
+         "`after: hold` (the last rate forever)"),
         ("{after: hold}", "network.trace: neither `file` nor `points` are given"),
         ("{file: c.csv, points: [[0 s, 1 B/s]], after: hold}", "both `file` and `points` are giv"),
         ("{points: [], after: hold}", "a.yaml:3:19: error: network.trace.points: must have at"),
@@ -65,9 +65,9 @@ def test_points_make_a_trace_in_the_place_of_the_bandwidth() -> None:
         ("{points: [[0 s, 0 B/s], [1 s, 0 B/s]], after: repeat}", "network.trace: no rate that "
          "repeats is positive; nothing would ever get through"),
         ("{points: [[0 s, 1 B/s]], after: repeat}", "network.trace: the end of the last rate "
-         "is missing, and there is one rate only; write `duration:`, the length of the whole "
+         "is missing: there is only one rate; write `duration:`, the length of the whole "
          "trace"),
-        ("{points: [[0 s, 1 B/s], [1 s, 1 B/s], [3 s, 1 B/s]], after: repeat}", "is missing, and "
+        ("{points: [[0 s, 1 B/s], [1 s, 1 B/s], [3 s, 1 B/s]], after: repeat}", "is missing: "
          "the intervals are not all equal; write `duration:`"),
         ("{points: [[0 s, 1 B/s], [3 s, 1 B/s]], duration: 3 s, after: repeat}", "network.trace: "
          "the trace ends at 3 s, before its last rate begins"),

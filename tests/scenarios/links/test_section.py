@@ -369,7 +369,7 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
          "`up` beside `shared: true`: a half-duplex medium has one direction; remove one of "
          "them"),
         ("efficiency: 0.9\n  limited: true", "a.yaml:1:1: error: network: `limited` would have no "
-         "effect beside a stated goodput; leave out limited, or efficiency and trace"),
+         "effect with a stated goodput; leave out limited, or efficiency and trace"),
         ("like: 10bge", "a.yaml:4:9: error: network.like: unknown link '10bge'; did you mean '10g"),
     ],
 )  # fmt: skip

@@ -52,7 +52,7 @@ def test_a_node_may_have_several_nics_and_an_nvlink_domain_72_gpus(tmp_path: Pat
         ),
         (HEADER.replace(",", ";"), ":1: error: ';' separates the columns", "write device,gpus"),
         ("a,device,gpus,nodes,network,price\n1\n", ":1: error: unknown column 'a'", "known"),
-        ("device," + HEADER + "1\n", ":1: error: the column 'device' stands twice", "keep one"),
+        ("device," + HEADER + "1\n", ":1: error: the column 'device' appears twice", "keep one"),
         (HEADER + "a100,8,4,100gbe\n", ":2: error: has 4 values for 5 columns", "a row is like"),
         (HEADER + "a100,8,4,100gbe,0\n", ":2: error: price = '0' is not a number above 0", "14.20"),
         (HEADER + "a100,8,4,100gbe,-1\n", ":2: error: price = '-1'", "14.20"),
@@ -74,7 +74,7 @@ def test_a_node_may_have_several_nics_and_an_nvlink_domain_72_gpus(tmp_path: Pat
         ),
         (HEADER + "h1000,8,4,100gbe,1\n", ":2: error: unknown device 'h1000'", "similar: h100"),
         (HEADER + "a100,8,4,100 gby,1\n", ":2: error: unknown unit 'gby'", "Gbit/s"),
-        (HEADER + "a100,8,4,100gbe,1\n" * 201, "has 201 offers; 200 are allowed", "dearer"),
+        (HEADER + "a100,8,4,100gbe,1\n" * 201, "has 201 offers; 200 are allowed", "cost more"),
     ],
 )
 def test_a_mistake_is_told_with_its_place_and_a_cure(

@@ -63,11 +63,11 @@ def test_a_trace_that_fits_is_accepted(scenario_file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message", "hint"),
     [
-        ("model=alexnet", "holds gradients of 'lenet', the scenario trains 'alexnet'",
+        ("model=alexnet", "holds gradients of 'lenet', but the scenario trains 'alexnet'",
          "set model: lenet"),
-        ("batch_size=16", "8 samples per worker, the scenario has batch_size 16",
+        ("batch_size=16", "8 samples per worker, but the scenario has batch_size 16",
          "set batch_size: 8"),
-        ("gradients.workers=3", "holds gradients of 2 workers, the scenario asks for 3",
+        ("gradients.workers=3", "holds gradients of 2 workers, but the scenario asks for 3",
          "at most 2"),
         ("compressors=[none, {kind: variance, label: var}]",
          "holds no second moments, which are needed by 'var'", "--second-moments"),

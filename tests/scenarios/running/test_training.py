@@ -203,7 +203,7 @@ def test_many_workers_never_train_faster_than_as_many_alone(
     prices = PriceList(scenario.cluster.device)
     alone = rows_module._OneDevice(
         scenario, nothing, times, prices, Uncertainty(inputs=(), worlds=Worlds({}, 1), draws=0)
-    ).beside(found)
+    ).with_iterations_of(found)
     assert alone.iterations == found.iterations
     assert alone.iteration < found.iteration
     assert (rows_module._scaling_error(alone, found) or 0) > 0

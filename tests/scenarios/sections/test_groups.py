@@ -124,7 +124,7 @@ def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
             "v100, devices_per_node: 2",
             "v100, devices_per_node: 8",
             "a.yaml:8:50: error: cluster.groups.1.devices_per_node = 8: the first group's nodes "
-            "have 2 devices, and all nodes must have as many; split the larger nodes",
+            "have 2 devices, and all nodes must have the same number; split the larger nodes",
         ),
         ("device: v100", "device: v10", "cluster.groups.1.device: unknown device 'v10';"),
         (
@@ -152,7 +152,7 @@ def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
         (
             "compressors:",
             "compute: {forward: 1 ms, backward: 2 ms}\ncompressors:",
-            "a.yaml:9:10: error: compute is one device's, and the groups have several; leave",
+            "a.yaml:9:10: error: compute is for one device, but the groups have several; leave",
         ),
         (
             "compressors:",
@@ -181,9 +181,9 @@ def test_mistakes_have_a_place_and_a_way_out(
 
 def test_groups_are_a_list_and_one_group_has_the_scenarios_batch(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, ONE, "cluster={groups: {nodes: 4}}")
-    assert "cluster.groups: no list of groups of nodes; write a list: groups: [{nodes: 4" in found
+    assert "cluster.groups is not a list of groups of nodes; write a list: groups: [{" in found
     (found,) = problems(tmp_path, AS_GROUP, "cluster.groups.0.batch_size=8")
-    assert "cluster.groups.0.batch_size: there is one group; write it as batch_size" in found
+    assert "cluster.groups.0.batch_size: there is only one group; write it as batch_size" in found
 
 
 def test_a_node_costs_the_mean_of_its_group_and_the_others(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_group_without_a_price_beside_one_with_its_own_is_refused(tmp_path: Pa
     (found,) = problems(tmp_path, GROUPS, "cluster.groups.0.per_hour=20")
     assert "a.yaml:8:7: error: cluster.groups.1: key 'per_hour' is missing; write the" in found
     (found,) = problems(tmp_path, AS_GROUP, "cluster.groups.0.per_hour=20")
-    assert "cluster.groups.0.per_hour: there is one group; write it as cost.per_hour" in found
+    assert "cluster.groups.0.per_hour: there is only one group; write it as cost.per_hour" in found
     (found,) = problems(
         tmp_path, GROUPS, "cluster.groups.0.per_hour=0", "cluster.groups.1.per_hour=8"
     )
@@ -226,7 +226,7 @@ def test_nics_beyond_the_fewest_and_a_batch_without_groups_are_idle(
     load(tmp_path, GROUPS, "cluster.groups.1.nics_per_node=4")
     load(tmp_path, ONE, "cluster.batch=by_speed")
     few, idle = warnings(tmp_path, caplog)
-    assert "nics_per_node = 4 has no effect: NCCL uses as many in all nodes as the fewest" in few
+    assert "nics_per_node = 4 has no effect: in all nodes, NCCL uses the number of" in few
     assert "cluster.batch = 'by_speed' has no effect: there are no groups" in idle
 
 

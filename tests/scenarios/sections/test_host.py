@@ -76,7 +76,7 @@ def test_messages_cost_processor_time(tmp_path: Path) -> None:
     network = int(execute(record, entry, free).max())
     host = cluster.host
     assert host is not None
-    assert int(execute(record, entry, cluster).max()) == host.together(network, 3 * 10**9)
+    assert int(execute(record, entry, cluster).max()) == host.combined_time(network, 3 * 10**9)
 
 
 @pytest.mark.parametrize(

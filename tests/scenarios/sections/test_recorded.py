@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.storage.manifest import MANIFEST, manifest_text, read_manifest
 from gcsim.traces.storage.store import Trace, recorded_passes
 from tests.command import gcsim as in_this_process
+from tests.process import printed
 from tests.simulator.traffic import traffic
 
 SCENARIO = """\
@@ -166,8 +165,7 @@ def test_check_and_the_manifest_need_no_torch(scenario: Path, tmp_path: Path) ->
         f"check_trace(load_scenario({str(scenario)!r}))\n"
         "print('fine')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "fine\n", done.stderr
+    assert printed("-c", code) == "fine\n"
 
 
 # --- a profile -----------------------------------------------------------------------------------
@@ -246,7 +244,7 @@ def test_a_trace_without_times_is_told(scenario: Path) -> None:
 def test_another_model_is_told_the_word_for_it(scenario: Path) -> None:
     text = SCENARIO.replace("model: recorded", "model: lenet").replace("{recorded: true}", "null")
     (said,) = problems(scenario, text)
-    assert "holds gradients of 'Mine', the scenario trains 'lenet'; set model: recorded" in said
+    assert "holds gradients of 'Mine', but the scenario trains 'lenet'; set model: recorded" in said
 
 
 # --- buckets -------------------------------------------------------------------------------------
@@ -262,7 +260,7 @@ def test_other_buckets_are_warned_of_once_with_both(
         for _ in range(2):
             check_trace(load_scenario(scenario))
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "exchanged there in 2 buckets (0.00322, 0.0248 MB)" in warning
+    assert "has its gradients in 2 buckets (0.00322, 0.0248 MB)" in warning
     assert "`ddp` makes 1 bucket (0.028 MB)" in warning
 
 

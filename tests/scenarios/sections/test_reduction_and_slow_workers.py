@@ -163,7 +163,7 @@ def test_many_workers_that_differ_on_shared_cores_would_run_for_ever(tmp_path: P
     (problem,) = caught.value.problems
     assert str(problem).replace(f"{tmp_path}/", "") == (
         "a.yaml:14:12: error: training.on_host with 1,028 workers whose times are random "
-        "(training.noise): cores that are shared are simulated event by event, which would take "
+        "(training.noise): shared cores are simulated event by event, which would take "
         "hours; at most 1,024 workers, or nothing random"
     )
     load(tmp_path, TEXT, many[0])  # alike, they are few classes
@@ -182,12 +182,12 @@ def test_many_workers_that_differ_on_shared_cores_would_run_for_ever(tmp_path: P
         (
             ["cluster.collectives.transport=nccl"],
             "a.yaml:11:9: warning: cluster.sums has no effect: the bandwidths of NCCL's "
-            "tuner include it; leave it out, or let all_reduce be another algorithm",
+            "tuner include it; leave it out, or set all_reduce to another algorithm",
         ),
         (
             ["cluster.collectives.all_reduce=nccl_tree_ll"],
             "a.yaml:11:9: warning: cluster.sums has no effect: the bandwidths of NCCL's "
-            "tuner include it; leave it out, or let all_reduce be another algorithm",
+            "tuner include it; leave it out, or set all_reduce to another algorithm",
         ),
         (
             ["cluster.host=none"],

@@ -455,12 +455,12 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
         ("at: 10 min", "at: 60 min", "a.yaml:29:64: error: training.faults.deaths.0.at: node 3 "
          "dies after the end of the run; training.faults.horizon is the length of the run"),
         ("down: 5 min}", "down: 5 min}, {node: 3, at: 12 min}", "a.yaml:29:86: error: "
-         "training.faults.deaths.1: node 3 dies while it is down; let the deaths of a node follow"),
+         "training.faults.deaths.1: node 3 dies while it is down; the deaths of a node must not"),
         ("down: 5 min}", "down: 5 min}, {node: 3, at: 9 min}", "a.yaml:29:86: error: "
          "training.faults.deaths.1: node 3 dies while it is down"),
         ("{node: 3, at: 10 min, down: 5 min}", "{node: 1, at: 1 s}, {node: 0, at: 2 s, down: 1 s}",
          "a.yaml:29:70: error: training.faults.deaths.1: with 2 nodes no node is left when node 0 "
-         "dies; let fewer nodes be down at a time, or leave this cluster size out"),
+         "dies; have fewer nodes down at a time, or leave this cluster size out"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_place(
@@ -521,8 +521,8 @@ def test_copies_over_a_link_that_changes_with_time_are_refused(tmp_path: Path) -
     text = changed("intra_node: pcie3_x16", "intra_node: {like: pcie3_x16, grant: 1 ms}")
     load(tmp_path, text)  # host_staging: false
     assert problems(tmp_path, text, "cluster.collectives.host_staging=true") == [
-        "a.yaml:12:3: error: cluster.intra_node: pcie3_x16, changed changes over time, which "
-        "copies between device and host do not; leave trace and grant out, or set "
+        "a.yaml:12:3: error: cluster.intra_node: pcie3_x16, changed changes over time, but "
+        "copies between device and host cannot; leave trace and grant out, or set "
         "cluster.collectives.host_staging to false"
     ]
 
@@ -538,7 +538,7 @@ def test_contradictions_stand_beside_other_mistakes(tmp_path: Path) -> None:
 
 IDLE = [
     ("racks: {nodes: 4,", "racks: {nodes: 8,", "a.yaml:11:18: warning: cluster.racks.nodes has no "
-     "effect: one rack of 8 holds all 8 nodes; let racks be smaller than the cluster"),
+     "effect: one rack of 8 holds all 8 nodes; make racks smaller than the cluster"),
     ("racks: {nodes: 4,", "racks: {nodes: 4, pod_uplinks: 2,", "a.yaml:11:34: warning: "
      "cluster.racks.pod_uplinks has no effect: there are no pods; write racks.pod and "
      "racks.pod_uplink, or leave it out"),
@@ -550,19 +550,19 @@ IDLE = [
      "a.yaml:13:15: warning: cluster.shared_bus has no effect: a node has one device, which has "
      "its bus to itself; set cluster.devices_per_node"),
     ("servers: 2 dedicated", "servers: 2", "a.yaml:17:21: warning: "
-     "cluster.collectives.server_network has no effect: the servers live on the nodes and use "
+     "cluster.collectives.server_network has no effect: the servers run on the nodes and use "
      "their NICs; write servers: dedicated"),
     ("transport: gloo", "transport: nccl", "a.yaml:22:27: warning: training.concurrent_collectives "
      "= 2 has no effect: no algorithm here is a ring, and nccl runs all others one by one; write "
-     "1, or let all_reduce or all_gather be ring or gloo_ring"),
+     "1, or set all_reduce or all_gather to ring or gloo_ring"),
     ("bucket: 64 KiB", "bucket: 1 MiB", "a.yaml:22:27: warning: training.concurrent_collectives "
      "= 2 has no effect: the gradient (246,824 bytes) is a single bucket; "
      "set ddp.bucket below that, or leave it out\n"
      "a.yaml:30:15: warning: ddp.bucket is above the gradient (246,824 bytes), which is one "
      "bucket; set it below that, or leave it out"),
     (", signsgd", "", "a.yaml:16:14: warning: cluster.collectives.servers has no effect: no "
-     "method here pushes to servers; gcsim list compressors names those that do, or let all_reduce "
-     "or all_gather be parameter_server"),
+     "method here pushes to servers; gcsim list compressors names those that do, or set all_reduce "
+     "or all_gather to parameter_server"),
     ("encode_on: side", "encode_on: compute", "a.yaml:21:18: warning: training.side_slowdown has "
      "no effect: encoding runs on the compute stream; write encode_on: side"),
     ("{distribution: gamma, variation: 0.1, slow_probability: 0.03, slow_factor: 4}\n  iterations: "
@@ -578,7 +578,7 @@ IDLE = [
      "time, so one iteration is enough; set training.noise, or a link with jitter, sampled loss or "
      "a trace"),
     ("model: lenet", "model: alexnet", "a.yaml:23:14: warning: training.optimizer counts twice: "
-     "the measured rate of alexnet on p100_pcie is of whole steps, the optimiser's included; give "
+     "the measured rate of alexnet on p100_pcie is for whole steps, including the optimiser; give "
      "`compute:` without it, or leave training.optimizer out"),
 ]  # fmt: skip
 
@@ -668,7 +668,7 @@ def test_rare_events_that_hardly_occur_are_a_warning(
     (said,) = warnings(tmp_path, caplog)
     assert said == (
         "--set training.noise: warning: training.noise.slow_probability = 0.01: only 9.9 slow "
-        "workers are expected in all (16 workers, 62 iterations), too few for their mean; write "
+        "workers are expected in total (16 workers, 62 iterations), too few for their mean; write "
         "training.iterations: 63 or more"
     )
     caplog.clear()
@@ -745,7 +745,7 @@ def test_what_people_write_is_what_it_means(tmp_path: Path, written: str, same: 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("cluster.devices_per_node=100000", "workers in all; at most 100,000"),
+        ("cluster.devices_per_node=100000", "workers in total; at most 100,000"),
         ("cluster.collectives.servers=1000000000", "too many; at most 100,000"),
         ("training.iterations=1000000000", "must be at most 100000"),
         ("training.accumulation=1000000", "must be at most 1000"),

@@ -42,7 +42,7 @@ def loaded(folder: Path, *changes: str, text: str = TEXT) -> Scenario:
     ("old", "new", "said"),
     [
         ("clients: 20", "clients: 3", "a.yaml:14:14: error: train.partition.clients = 3: fewer "
-         "than the 4 of a round, one per worker; raise it, or lower train.workers"),
+         "than the 4 workers of a round; raise it, or lower train.workers"),
         ("    clients: 20\n", "", "a.yaml:13:3: error: train.partition: a round of 8 steps has no "
          "effect without clients; add clients, e.g. clients: 100, or leave round out"),
         ("round: 8", "round: 0", "a.yaml:15:12: error: train.partition.round = 0: must be at least "

@@ -68,7 +68,7 @@ def in_worlds(
 ) -> tuple[World, Column]:
     """The world at an end of all inputs; iterations [ps] as stated, in it, and further ones."""
     world = World({one.name: end for one in inputs})
-    drawn = Drawn(node, training, inputs, Worlds.of([world]).beside_stated(inputs))
+    drawn = Drawn(node, training, inputs, Worlds.of([world]).with_stated(inputs))
     about = Approximation(
         drawn, node.nodes, training, COMPUTE, [HOOKED], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_gathers_gate_passes_as_in_a_prediction(strategy: Any, end: float) -> No
     ]
     world = World({one.name: end for one in inputs})
     about = Approximation(
-        Drawn(node, training, inputs, Worlds.of([world]).beside_stated(inputs)),
+        Drawn(node, training, inputs, Worlds.of([world]).with_stated(inputs)),
         node.nodes, training, COMPUTE, [profile], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
     found = about.iteration(profile) / 1e12
@@ -175,7 +175,7 @@ def test_slower_launches_count_once_per_payload(
     (one,) = (each for each in found if each.main.key_path[-1] == "streaming")
     world = World({one.name: end})
     about = Approximation(
-        Drawn(node, settings, [one], Worlds.of([world]).beside_stated([one])),
+        Drawn(node, settings, [one], Worlds.of([world]).with_stated([one])),
         node.nodes, settings, COMPUTE, [profile], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
     times = about.iteration(profile) / 1e12

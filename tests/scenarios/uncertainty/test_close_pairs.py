@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gcsim.scenarios.uncertainty.close_pairs import DOUBLINGS, luck_of, told_apart
+from gcsim.scenarios.uncertainty.close_pairs import DOUBLINGS, luck_of, resolve_close_pairs
 from gcsim.simulator.luck import Luck, error_of_difference, standard_error
 from gcsim.simulator.predict import Prediction
 
@@ -41,7 +41,7 @@ class World:
 
     def found(self, dense: int | None = None) -> list[Prediction]:
         first = [self.predict(number, 1) for number in range(len(self.means))]
-        return told_apart(first, dense, self.predict)
+        return resolve_close_pairs(first, dense, self.predict)
 
 
 def test_what_is_told_apart_is_simulated_once() -> None:
@@ -86,13 +86,13 @@ def test_shared_luck_needs_no_more_iterations() -> None:
 def test_the_timeline_is_that_of_the_first_prediction() -> None:
     world = World(1.0, 1.0, own=0.5)
     first = [replace(world.predict(number, 1), sample_phase=f"phase {number}") for number in (0, 1)]
-    assert [one.sample_phase for one in told_apart(first, None, world.predict)] == [
+    assert [one.sample_phase for one in resolve_close_pairs(first, None, world.predict)] == [
         "phase 0", "phase 1",
     ]  # fmt: skip
 
 
 def test_nothing_random_is_exact() -> None:
-    assert told_apart([EXACT, EXACT], 0, lambda *_: pytest.fail("asked")) == [EXACT, EXACT]
+    assert resolve_close_pairs([EXACT, EXACT], 0, lambda *_: pytest.fail("asked")) == [EXACT, EXACT]
 
 
 def test_a_difference_is_known_as_its_batches_differ() -> None:

@@ -65,7 +65,7 @@ def in_worlds(
     inputs = uncertain_inputs(scenario.cluster, scenario.training, {"stated": COMPUTE})
     inputs = [one for one in inputs if moves_links(one)]
     assert len(inputs) >= 2
-    worlds = draw(inputs, 64, seed=0).beside_stated(inputs)
+    worlds = draw(inputs, 64, seed=0).with_stated(inputs)
     clusters = [with_nodes(cluster_in(world, scenario.cluster, inputs), nodes) for world in worlds]
     drawn = Drawn(scenario.cluster, scenario.training, inputs, worlds)
     times = CollectiveTimes(drawn, nodes, records)

@@ -7,10 +7,9 @@ what links say of themselves and the random draws. Comparisons are `==` in picos
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +24,9 @@ from gcsim.simulator.collectives.tree_classes import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.network.paths import path, slowed
+from gcsim.simulator.network.paths import path, share_link
 from tests.simulator.links import CONSTANT, KINDS
-from tests.simulator.world import BUS, NETWORK, link, times
-
-Wait = Generator[simpy.Event, Any, None]
-
+from tests.simulator.world import BUS, NETWORK, Wait, link, times
 
 MANY = [link(Fraction(10**12, 100 + 7 * n), Fraction(n, 10**12)) for n in range(24)]
 
@@ -161,7 +157,7 @@ class Oracle:
         across = [flow for flow in self.flows[way] if flow not in inside]
         if node == other:
             leaving, reaching = (sum(f[i] == (a, b)[i] for f in inside) for i in (0, 1))
-            return slowed(self.shape.buses[node], max(leaving, reaching))
+            return share_link(self.shape.buses[node], max(leaving, reaching))
         out = sum(x // self.devices == node for x, _ in across)
         into = sum(y // self.devices == other for _, y in across)
         return path(self.shape.nics[node], self.shape.nics[other], out, into)

@@ -2,15 +2,13 @@
 
 The oracle has a process a device, a queue a leader's link and a mailbox a message. It shares no
 code with the kernel but what links say of themselves and the random draws; the ring of leaders is
-written out. Comparisons are `==` in picoseconds.
+that of `rings/wire.py`. Comparisons are `==` in picoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import simpy
@@ -24,12 +22,10 @@ from gcsim.simulator.collectives.hierarchical import HierarchicalAllReduce
 from gcsim.simulator.collectives.rounds.rounds import phase_key
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, through
+from gcsim.simulator.network.paths import across_uplink, path
+from tests.simulator.collectives.rings.wire import Ring
 from tests.simulator.links import KINDS
-from tests.simulator.world import BUS, NETWORK, PS, cluster, link, skews, times
-
-Wait = Generator[simpy.Event, Any, None]
-
+from tests.simulator.world import BUS, NETWORK, PS, Wait, cluster, link, skews, times
 
 PLAIN = [link(10**12, 3 * PS), link(Fraction(10**12, 7), 40 * PS), link(5 * 10**11)]
 
@@ -57,10 +53,25 @@ class Oracle:
         share, longer = divmod(case.elements, self.nodes)
         self.chunks = [(share + (k < longer)) * case.element for k in range(self.nodes)]
         self.nbytes = case.elements * case.element
+        self.ready = [0] * self.nodes
         for node in range(self.nodes):
             self.env.process(self.leader(node))
             for device in range(1, self.devices):
                 self.env.process(self.device(node, device))
+        self.env.run()
+        if self.nodes > 1:
+            starts = [time + case.staging for time in self.ready]
+            key = phase_key(case.key, 1)
+            ring = Ring(
+                starts, self.chunks, case.hops, reduces=True, gamma=case.gamma * PS, key=key
+            )
+            self.ready = [int(time) + case.staging for time in ring.finishes]
+        self.env = simpy.Environment()
+        self.boxes.clear()
+        for node in range(self.nodes):
+            self.env.process(self.copies(node))
+            for device in range(1, self.devices):
+                self.env.process(self.copied(node, device))
         self.env.run()
 
     def box(self, *name: object) -> simpy.Store:
@@ -80,11 +91,12 @@ class Oracle:
         yield box.put(None)
 
     def device(self, node: int, device: int) -> Wait:
-        rank = node * self.devices + device
-        yield self.env.timeout(self.case.starts[rank])
+        yield self.env.timeout(self.case.starts[node * self.devices + device])
         yield self.box("asks", node).put(device)
+
+    def copied(self, node: int, device: int) -> Wait:
         yield self.box("copy", node, device).get()
-        self.finishes[rank] = self.env.now
+        self.finishes[node * self.devices + device] = self.env.now
 
     def take(self, node: int) -> Wait:
         """The leader's side of the link: one vector at a time, who asked first goes first."""
@@ -101,52 +113,22 @@ class Oracle:
             )
 
     def leader(self, node: int) -> Wait:
-        case = self.case
-        yield self.env.timeout(case.starts[node * self.devices])
+        yield self.env.timeout(self.case.starts[node * self.devices])
         self.env.process(self.take(node))
         for _ in range(1, self.devices):
             yield self.box("vector", node).get()
-            yield self.env.timeout(case.gamma * self.nbytes)
-        if self.nodes > 1:
-            yield self.env.timeout(case.staging)
-            yield from self.ring(node)
-            yield self.env.timeout(case.staging)
-        for device in range(1, self.devices):
-            yield self.env.process(
-                self.message(
-                    case.local,
-                    self.nbytes,
-                    device - 1,
-                    node * self.devices,
-                    2,
-                    self.box("copy", node, device),
-                )
-            )
-        self.finishes[node * self.devices] = self.env.now
+            yield self.env.timeout(self.case.gamma * self.nbytes)
+        self.ready[node] = int(self.env.now)
 
-    def ring(self, node: int) -> Wait:
-        sending: simpy.Event = self.env.event().succeed()
-        last = 0
-        for step in range(2 * (self.nodes - 1)):
-            nbytes = self.chunks[(node - step) % self.nodes]
-            yield sending
-            sending = self.env.process(
-                self.message(
-                    self.case.hops[node],
-                    nbytes,
-                    step,
-                    node,
-                    1,
-                    self.box("ring", (node + 1) % self.nodes, step),
-                )
+    def copies(self, node: int) -> Wait:
+        yield self.env.timeout(self.ready[node])
+        first = node * self.devices
+        for device in range(1, self.devices):
+            box = self.box("copy", node, device)
+            yield self.env.process(
+                self.message(self.case.local, self.nbytes, device - 1, first, 2, box)
             )
-            yield self.box("ring", node, step).get()
-            if step < self.nodes - 1:
-                got = self.chunks[(node - 1 - step) % self.nodes]
-                yield self.env.timeout(self.case.gamma * got)
-            last = step
-        assert last == 2 * self.nodes - 3
-        yield sending
+        self.finishes[first] = self.env.now
 
 
 @st.composite
@@ -230,9 +212,9 @@ def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
     starts = times([17 * rank for rank in range(12)])
     hops = [
         path(PLAIN[0], slow),
-        through(path(slow, PLAIN[0]), uplink, 1),
+        across_uplink(path(slow, PLAIN[0]), uplink, 1),
         PLAIN[0],
-        through(PLAIN[0], uplink, 1),
+        across_uplink(PLAIN[0], uplink, 1),
     ]
     # the devices take the bus one by one, and a leader copies alone
     expected = HierarchicalAllReduce(

@@ -8,10 +8,9 @@ src/graph/tuning.cc; rates of real machines are those of `gcsim validate racks`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import simpy
@@ -24,7 +23,7 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.dispatch import algorithm_name
 from gcsim.simulator.network.links import Link
 from tests.simulator import world
-from tests.simulator.world import skews, times
+from tests.simulator.world import Wait, skews, times
 
 MODE = {mode.name: mode for mode in nccl.MODES}
 NVLINK = replace(world.link(400 * 10**9, Fraction(0)), name="nvlink", switch_adds=Fraction(3, 4))
@@ -78,9 +77,6 @@ def test_an_nvls_tree_is_the_tree_of_nodes_between_the_nodes_own_sums() -> None:
     assert min(between) > max(ready) + round(nbytes * PS / (300 * 10**9)) + 30_000_000
     expected = [node for node in between for _ in range(2)]
     assert finishes(on, "nccl_nvls_tree_simple", nbytes, starts) == expected
-
-
-Wait = Generator[simpy.Event, Any, None]
 
 
 class Pieces:

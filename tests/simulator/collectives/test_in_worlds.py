@@ -16,8 +16,8 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute, ring_or_tree
 from gcsim.simulator.collectives.in_worlds import last_exits
-from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once
-from gcsim.simulator.fabric.in_worlds import Column, InWorlds, plain
+from gcsim.simulator.collectives.rings.worlds import RingWorlds, prices_in_worlds
+from gcsim.simulator.fabric.in_worlds import Column, PathsInWorlds, plain
 from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Uplink
 from tests.simulator.test_predict import cluster
@@ -45,12 +45,12 @@ def clusters(stated: Cluster, seed: int) -> list[Cluster]:
     return [stated, *(slower(stated) for _ in range(3))]
 
 
-def in_worlds(of: Sequence[Cluster]) -> InWorlds:
+def in_worlds(of: Sequence[Cluster]) -> PathsInWorlds:
     def figures(owner: Any, path: Sequence[str], field: str) -> Column:
         owners = [getattr(one, path[1]) for one in of]
         return np.array([0.0 if own is None else float(getattr(own, field)) for own in owners])
 
-    return InWorlds(of[0], figures)
+    return PathsInWorlds(of[0], figures)
 
 
 @given(
@@ -94,7 +94,7 @@ def test_rings_of_gloo_gather_as_on_each(
     )  # fmt: skip
     record = CollectiveRecord(kind="all_gather", sent=(nbytes, 2 * nbytes))
     compared = clusters(stated, seed)
-    found = RingWorlds(stated, lambda: at_once(in_worlds(compared)))(record)
+    found = RingWorlds(stated, lambda: prices_in_worlds(in_worlds(compared)))(record)
     together = np.zeros(stated.workers, dtype=np.int64)
     exact = [int(execute(record, together, one).max()) for one in compared]
     assert found == pytest.approx(exact, rel=1e-6)

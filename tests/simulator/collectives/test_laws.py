@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.simulator.cluster import Cluster, Racks, several
+from gcsim.simulator.cluster import Cluster, Racks, bundle
 from gcsim.simulator.collectives.dispatch import execute
 from tests.simulator.collectives.test_topology import everything
 from tests.simulator.links import KINDS, RANDOM
@@ -57,7 +57,7 @@ def test_another_card_or_uplink_delays_nobody(
 
     def having(cards: int, racks: Racks) -> Cluster:
         bus = replace(BUS, name="nvlink", switch_adds=Fraction(1, 2))
-        network = several(replace(NETWORK, switch_adds=Fraction(1, 2)), cards)
+        network = bundle(replace(NETWORK, switch_adds=Fraction(1, 2)), cards)
         return cluster(*shape, network=network, intra_node=bus, nics_per_node=cards, racks=racks)
 
     more = replace(
@@ -77,7 +77,7 @@ def test_another_fast_card_delays_nobody(cards: int) -> None:
     """Also beyond what LL reaches between nodes, 20 GB/s."""
 
     def having(cards: int) -> Cluster:
-        network = several(link(50 * 10**9, 2e-6), cards)
+        network = bundle(link(50 * 10**9, 2e-6), cards)
         return cluster(5, 4, network=network, intra_node=link(4 * 10**11), nics_per_node=cards)
 
     entries = times([0] * 20)

@@ -1,19 +1,18 @@
 """NCCL's tuner chooses as NCCL's does, and its choice is carried out in its own terms.
 
 Predictions are worked out by hand from src/graph/tuning.cc of NCCL 2.28.3. The ring is compared,
-with `==` in picoseconds, to a simulation of every message that shares no code with the kernels;
-the tree to the kernel that `test_double_tree.py` compares to one.
+with `==` in picoseconds, to the simulation of every message in `rings/wire.py`; the tree to the
+kernel that `test_double_tree.py` compares to one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, get_args
 
 import pytest
-import simpy
 
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
 from gcsim.simulator.collectives import nccl
@@ -22,11 +21,11 @@ from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduc
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator import world
+from tests.simulator.collectives.rings.wire import Ring
 from tests.simulator.world import skews, times
 
-Wait = Generator[simpy.Event, Any, None]
 MODE = {mode.name: mode for mode in nccl.MODES}
 TREES_AND_RINGS = [mode for mode in nccl.MODES if mode.shape in {"tree", "ring"}]
 RING_MODES = [mode for mode in nccl.MODES if mode.shape == "ring"]
@@ -201,49 +200,21 @@ ALONE = {"ll": "5.0", "ll128": "8.5", "simple": "14.0"}
 BASE = {"ll": 6_600_000, "ll128": 14_000_000, "simple": 8_400_000}
 
 
-class Ring:
-    """Every rank sends blocks to its successor and takes them from its predecessor."""
-
-    def __init__(
-        self, starts: Sequence[int], blocks: Sequence[int], on: Cluster, mode: nccl.Mode, steps: int
-    ) -> None:
-        self.env, self.p, self.blocks, self.steps = simpy.Environment(), len(starts), blocks, steps
-        self.boxes = [simpy.Store(self.env) for _ in starts]
-        self.ready = [[self.env.event() for _ in range(steps + 1)] for _ in starts]
-        self.finishes: list[float] = [0] * self.p
-        for rank in range(self.p):
-            inside = rank // on.devices_per_node == (rank + 1) % self.p // on.devices_per_node
-            between, bus, share = HOPS[mode.protocol]
-            if on.devices_per_node == 1:
-                between = ALONE[mode.protocol]
-            hop = on.intra_node if inside else on.network
-            rate = hop.bandwidth * hop.efficiency * share
-            flight = hop.latency + Fraction(bus if inside else between) / 10**6
-            start = starts[rank] + BASE[mode.protocol]
-            self.env.process(self.send(rank, start, rate, round(flight * 10**12)))
-            self.env.process(self.receive(rank, start))
-        self.env.run()
-
-    def send(self, rank: int, start: int, rate: Fraction, flight: int) -> Wait:
-        yield self.env.timeout(start)
-        self.ready[rank][0].succeed()
-        for step in range(self.steps):
-            yield self.ready[rank][step]
-            block = (rank - step) % self.p
-            yield self.env.timeout(round(self.blocks[block] * 10**12 / rate))
-            self.env.process(self.fly((rank + 1) % self.p, flight))
-        self.finishes[rank] = max(self.finishes[rank], self.env.now)
-
-    def fly(self, to: int, flight: int) -> Wait:
-        yield self.env.timeout(flight)
-        yield self.boxes[to].put(None)
-
-    def receive(self, rank: int, start: int) -> Wait:
-        yield self.env.timeout(start)
-        for step in range(self.steps):
-            yield self.boxes[rank].get()
-            self.ready[rank][step + 1].succeed()
-        self.finishes[rank] = max(self.finishes[rank], self.env.now)
+def ring(
+    starts: Sequence[int], blocks: Sequence[int], on: Cluster, mode: nccl.Mode, *, reduces: bool
+) -> list[float]:
+    """Exits from a simulation of every message of a ring with the tables' links."""
+    hops = []
+    for rank in range(on.workers):
+        inside = rank // on.devices_per_node == (rank + 1) % on.workers // on.devices_per_node
+        between, bus, share = HOPS[mode.protocol]
+        if on.devices_per_node == 1:
+            between = ALONE[mode.protocol]
+        hop = on.intra_node if inside else on.network
+        flight = hop.latency + Fraction(bus if inside else between) / 10**6
+        hops.append(world.link(hop.bandwidth * hop.efficiency * share, flight))
+    entries = [start + BASE[mode.protocol] for start in starts]
+    return Ring(entries, blocks, hops, reduces=reduces).finishes
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (7, 1), (16, 1), (3, 2), (4, 4), (1, 5)])
@@ -256,10 +227,10 @@ def test_rings_are_the_simulation(shape: tuple[int, int], mode: nccl.Mode) -> No
     gathered = [10_000 + 7 * (r % 3) for r in range(p)]
     for starts in (skews(p)[name] for name in ("none", "ascending", "ties")):
         call = Call(sent=(4 * elements,) * p, element=4, cluster=on)
-        expected = Ring(starts, chunks, on, mode, 2 * (p - 1)).finishes
+        expected = ring(starts, chunks, on, mode, reduces=True)
         assert nccl.prepare_allreduce(call, mode)(times(starts)).tolist() == expected
         call = replace(call, sent=tuple(gathered))
-        expected = Ring(starts, gathered, on, mode, p - 1).finishes
+        expected = ring(starts, gathered, on, mode, reduces=False)
         assert nccl.prepare_allgather(call, mode)(times(starts)).tolist() == expected
 
 
@@ -273,10 +244,10 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
     on = replace(
         cluster(4, 2, network=network), nics={1: late}, racks=Racks(nodes=2, uplink=uplink)
     )
-    told, share, base = on_the_wire(mode)
+    start_delay_and_framing, share, base = on_the_wire(mode)
 
     def seen(of: Link, extra: str) -> Link:
-        slower = slowed(of, 1 / share)
+        slower = share_link(of, 1 / share)
         return replace(slower, latency=slower.latency + Fraction(extra) / 10**6)
 
     starts, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
@@ -285,17 +256,23 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
     if mode.shape == "ring":
         over = (
             path(network, late),
-            through(path(late, network), uplink, 1),
+            across_uplink(path(late, network), uplink, 1),
             network,
-            through(network, uplink, 1),
+            across_uplink(network, uplink, 1),
         )
-        hops = [hop for of in over for hop in (seen(BUS, told[1]), seen(of, told[0]))]
+        hops = [
+            hop
+            for of in over
+            for hop in (seen(BUS, start_delay_and_framing[1]), seen(of, start_delay_and_framing[0]))
+        ]
         expected = ring_allreduce(nbytes, hops, element=4)(starts + base, 77)
         assert finishes.tolist() == expected.tolist()
     else:
         # where nobody shares anything, a tree of framed links is a tree of those links
         pair = replace(on, nodes=2, devices_per_node=1, nics={}, racks=None)
-        fabric = Fabric(nodes=2, devices=1, nics=[seen(network, told[0])], buses=[BUS])
+        fabric = Fabric(
+            nodes=2, devices=1, nics=[seen(network, start_delay_and_framing[0])], buses=[BUS]
+        )
         piece = nccl.tree_piece(mode.protocol, nbytes, pair)
         expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(
             starts[:2] + base, 77
@@ -339,14 +316,10 @@ def test_trees_are_the_double_tree_with_the_tables_links(
     shape: tuple[int, int], nbytes: int
 ) -> None:
     on = cluster(*shape, network=link(1_250_000_000, "1/20000", "0.9"))
-    tables = {
-        "ll": ("5.0", "1.0", Fraction(92, 380), 6_800_000),
-        "ll128": ("8.5", "1.9", Fraction(92 * 120, 100 * 128), 14_000_000),
-        "simple": ("14.0", "4.0", Fraction(92, 100), 8_400_000),
-    }
-    if on.nodes == 1:
-        tables["ll128"] = ("8.5", "1.9", Fraction(92 * 7, 900), 14_000_000)
-    for protocol, (between, bus, share, base) in tables.items():
+    for mode in (mode for mode in TREES_AND_RINGS if mode.shape == "tree"):
+        (between, bus), share, base = on_the_wire(mode)
+        if on.nodes == 1 and mode.protocol == "ll128":
+            share = Fraction(92 * 7, 900)
         network, inside = (
             replace(
                 of, latency=of.latency + Fraction(extra) / 10**6, efficiency=of.efficiency * share
@@ -355,7 +328,6 @@ def test_trees_are_the_double_tree_with_the_tables_links(
         )
         fabric = Fabric(nodes=on.nodes, devices=on.devices_per_node, nics=[network], buses=[inside])
         starts = times([r * 1_000_003 for r in range(on.workers)])
-        mode = MODE[f"nccl_tree_{protocol}"]
         piece = nccl.tree_piece(mode.protocol, nbytes, on)
         expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(starts + base)
         call = Call(sent=(nbytes,) * on.workers, element=4, cluster=on)

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
     AllReduceAlgorithm,
@@ -24,21 +23,13 @@ from gcsim.simulator.cluster import (
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, slowed
+from gcsim.simulator.network.paths import path, share_link
 from gcsim.simulator.network.rate_trace import RateTrace
-from tests.simulator.world import BUS, NETWORK, cluster
+from tests.simulator.world import BUS, NETWORK, cluster, reduce, zeros
 
 SLOW = replace(NETWORK, name="slow", bandwidth=Fraction(125_000_000))
 ALPHA, BETA = 50_000_000, 800
 """Picoseconds, and picoseconds a byte, of the network."""
-
-
-def zeros(ranks: int) -> Times:
-    return np.zeros(ranks, dtype=np.int64)
-
-
-def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=element)
 
 
 GATHER = CollectiveRecord(kind="all_gather", sent=(30_000, 10_000, 77))
@@ -140,7 +131,7 @@ def test_nobody_gains_from_a_slower_link(
 ) -> None:
     def worse(link: Link) -> Link:
         if what == "rate":
-            return slowed(link, 3)
+            return share_link(link, 3)
         return replace(link, latency=link.latency + Fraction(7, 10**6))
 
     network = replace(NETWORK, shared=stations)

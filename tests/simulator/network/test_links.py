@@ -245,7 +245,7 @@ FINE = Fraction(1, 10**11)
 def test_bytes_are_through_when_a_walk_along_the_trace_says(
     trace: RateTrace, start: int, nbytes: int
 ) -> None:
-    assert trace.through(start, nbytes) == naive(trace, Fraction(start, PS), Fraction(nbytes))
+    assert trace.finish(start, nbytes) == naive(trace, Fraction(start, PS), Fraction(nbytes))
 
 
 @given(
@@ -264,7 +264,7 @@ def test_left_is_monotone_and_parts_add_up(
     whole = link.departure(start, first + second)
     parts = link.departure(link.departure(start, first), second)
     lost = max(trace.rates) / PS  # no more flows in the picosecond that rounding skips
-    assert whole <= parts <= trace.through(start, first + second + lost)
+    assert whole <= parts <= trace.finish(start, first + second + lost)
 
 
 @given(
@@ -310,10 +310,10 @@ def test_a_timed_message_waits_for_a_grant_then_its_overhead_then_flows(
 
 def test_very_long_messages_take_no_longer_to_compute() -> None:
     turns = 10**15
-    assert ON_AND_OFF.through(0, 120 * turns) == 2 * turns * PS
-    assert ON_AND_OFF.through(0, 120 * turns + 1) == 2 * turns * PS + PS // 100
-    assert ON_AND_OFF.through(0, 120 * turns + 100) == (2 * turns + 1) * PS, "not after the pause"
-    assert ON_AND_OFF.through(2 * turns * PS + PS, 20) == 2 * (turns + 1) * PS
+    assert ON_AND_OFF.finish(0, 120 * turns) == 2 * turns * PS
+    assert ON_AND_OFF.finish(0, 120 * turns + 1) == 2 * turns * PS + PS // 100
+    assert ON_AND_OFF.finish(0, 120 * turns + 100) == (2 * turns + 1) * PS, "not after the pause"
+    assert ON_AND_OFF.finish(2 * turns * PS + PS, 20) == 2 * (turns + 1) * PS
 
 
 def test_the_long_run() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
-from gcsim.simulator.network.paths import inward, outward, path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, inward, outward, path, share_link
 from gcsim.simulator.network.rate_trace import RateTrace
 
 PS = 10**12
@@ -182,38 +182,38 @@ def test_a_message_through_a_rack_uplink_gets_its_share() -> None:
         jitter=(Jitter(distribution="uniform", mean=US),),
         loss=Loss(rate=Fraction(1, 10), model="sampled"),
     )
-    assert through(FAST, uplink, 1).rate == FAST.rate
-    link = through(FAST, uplink, 4)
+    assert across_uplink(FAST, uplink, 1).rate == FAST.rate
+    link = across_uplink(FAST, uplink, 4)
     assert link.rate == 10**9
     assert link.name == "fast over rack / 4"
     assert link.latency == 50 * US
     assert link.overhead == 3 * US
     assert link.jitter == uplink.jitter
     assert link.loss == uplink.loss
-    assert through(FAST, uplink, 4) is link
+    assert across_uplink(FAST, uplink, 4) is link
     access = path(CELL, CELL)
-    assert through(access, uplink, 2).grant == access.grant
+    assert across_uplink(access, uplink, 2).grant == access.grant
     with pytest.raises(InputError, match="an access link between two switches"):
-        through(FAST, CELL, 1)
+        across_uplink(FAST, CELL, 1)
 
 
 def test_messages_that_share_a_link_share_its_rate() -> None:
-    assert slowed(FAST, 1) is FAST
-    link = slowed(SLOW, 3)
+    assert share_link(FAST, 1) is FAST
+    link = share_link(SLOW, 3)
     assert link.name == "slow / 3"
     assert link.rate == SLOW.rate / 3
     assert (link.latency, link.overhead, link.factors) == (100 * US, 6 * US, SLOW.factors)
     assert link.serialization(10**6) == 6_000_000 + 3 * SLOW_MS
-    assert SLOW.serialization(10**6) == slowed(SLOW, 2).serialization(10**6), "half is its part"
+    assert SLOW.serialization(10**6) == share_link(SLOW, 2).serialization(10**6), "half is its part"
     assert SLOW.serialization(10**6) == 6_000_000 + 2 * SLOW_MS
-    assert slowed(SLOW, 3) is link
-    traced = slowed(replace(FAST, trace=DOWN), Fraction(5, 2))
+    assert share_link(SLOW, 3) is link
+    traced = share_link(replace(FAST, trace=DOWN), Fraction(5, 2))
     assert traced.trace is not None
     assert [float(rate) for rate in traced.trace.rates] == [4e5, 1.6e6]
     with pytest.raises(InternalError):
-        slowed(FAST, 0)
+        share_link(FAST, 0)
     with pytest.raises(InternalError):
-        slowed(CELL, 2)
+        share_link(CELL, 2)
 
 
 SLOW_MS = 1_250_000_000
@@ -223,8 +223,8 @@ SLOW_MS = 1_250_000_000
 def test_a_connection_that_losses_hold_back_loses_nothing_by_sharing() -> None:
     lossy = replace(FAST, loss=Loss(rate=Fraction(1, 100), model="capped"))
     assert lossy.rate < FAST.rate / 10
-    assert slowed(lossy, 10).rate == lossy.rate
-    assert slowed(lossy, 10**6).rate == FAST.rate / 10**6
+    assert share_link(lossy, 10).rate == lossy.rate
+    assert share_link(lossy, 10**6).rate == FAST.rate / 10**6
 
 
 @given(
@@ -238,8 +238,10 @@ def test_sharing_never_helps_and_no_path_beats_an_end(
     out: Link, into: Link, start: int, nbytes: int, share: int
 ) -> None:
     link = path(out, into)
-    assert slowed(link, share).departure(start, nbytes) >= link.departure(start, nbytes)
-    assert through(link, SLOW, share).departure(start, nbytes) >= link.departure(start, nbytes)
+    assert share_link(link, share).departure(start, nbytes) >= link.departure(start, nbytes)
+    assert across_uplink(link, SLOW, share).departure(start, nbytes) >= link.departure(
+        start, nbytes
+    )
     for end in (outward(out), inward(into)):
         bytes_only = replace(end, overhead=Fraction(0), grant=Fraction(0), factors=())
         bare = replace(link, overhead=Fraction(0), grant=Fraction(0), factors=())

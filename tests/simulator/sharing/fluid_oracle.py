@@ -21,7 +21,7 @@ from simpy.events import EventPriority
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.network.paths import inward, outward, path, through
+from gcsim.simulator.network.paths import across_uplink, inward, outward, path
 from gcsim.simulator.network.rate_trace import RateTrace
 
 Rate = Fraction | RateTrace
@@ -263,7 +263,7 @@ def exchange(
                     crosses.append((way, level, below(at, nodes)))
                     rate = uplink.line_goodput
                     capacity[crosses[-1]] = rate if isinstance(rate, RateTrace) else rate * count
-            link = through(link, uplink, 1)  # a flow of its own crosses one of them
+            link = across_uplink(link, uplink, 1)  # a flow of its own crosses one of them
         return crosses, link
 
     finishes = list(starts)

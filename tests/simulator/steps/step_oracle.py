@@ -78,7 +78,7 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
                 server_times=tuple(draw(st.sampled_from([0, 3])) for _ in collectives)
                 if draw(st.booleans())
                 else (),
-                held=tuple(draw(st.sampled_from([0, 2])) for _ in collectives)
+                exit_delays=tuple(draw(st.sampled_from([0, 2])) for _ in collectives)
                 if draw(st.booleans())
                 else (),
                 after=jobs(len(collectives), len(collectives)),

@@ -150,7 +150,8 @@ def test_what_holds_a_collective_holds_every_rank(
 ) -> None:
     held = st.sampled_from([0, 1, 5])
     buckets = tuple(
-        replace(one, held=tuple(data.draw(held) for _ in one.collectives)) for one in plan.buckets
+        replace(one, exit_delays=tuple(data.draw(held) for _ in one.collectives))
+        for one in plan.buckets
     )
     plan = replace(plan, buckets=buckets, backward_alone=data.draw(st.none() | st.just(2)))
     tick = Tick(plan, ranks=ranks, execute=skewed, iterations=2)

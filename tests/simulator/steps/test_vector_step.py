@@ -148,7 +148,7 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
                 bucket,
                 before=tuple(map(longer, bucket.before)),
                 after=tuple(map(longer, bucket.after)),
-                held=tuple(held * factor for held in bucket.held),
+                exit_delays=tuple(held * factor for held in bucket.exit_delays),
             )
             for bucket in plan.buckets
         ),

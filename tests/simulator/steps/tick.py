@@ -303,7 +303,7 @@ class Tick:
         starts = np.array(collective.starts, dtype=np.int64)
         key = collective_key(self.seed, *name)
         finishes = self.execute(bucket.collectives[name[2]], starts, server, key)
-        held = bucket.held[name[2]] if bucket.held else 0
+        held = bucket.exit_delays[name[2]] if bucket.exit_delays else 0
         collective.finishes = self.departure = [end + held for end in finishes.tolist()]
         return True
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.traces.stage1 import code
+from tests.process import printed
 
 FILES = {
     "room/__init__.py": "def __getattr__(name):\n    from room.registry import make\n",
@@ -160,10 +159,7 @@ team = [create({name!r}, Worker(rank=rank, count=2, seed=0), {{}}) for rank in r
 lockstep([participate(one, Bucket(layout=layout, gradient=torch.ones(128)), 0) for one in team])
 print(json.dumps([m for m in sys.modules if m.startswith("gcsim.compressors") and m not in before]))
 """
-    found = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    loaded = set(json.loads(found.stdout.splitlines()[-1]))
+    loaded = set(json.loads(printed("-c", program).splitlines()[-1]))
     files, known = code._gcsim()
     start = f"gcsim.compressors.{REGISTRY[name].partition(':')[0]}"
     assert start in loaded

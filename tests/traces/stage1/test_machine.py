@@ -13,6 +13,7 @@ import pytest
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.traces.stage1 import machine
+from tests.process import printed
 
 BEFORE_AND_AFTER = """
 import os, sys
@@ -131,12 +132,10 @@ def test_a_warm_run_gives_the_figures_of_a_cold_one(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
 
     def rows(cache: str, threads: str) -> object:
-        variables = {"GCSIM_CACHE_DIR": str(tmp_path / cache), "OMP_NUM_THREADS": threads}
-        done = subprocess.run(
-            [sys.executable, "-m", "gcsim", "run", "s.yaml", "-q", "--json"], cwd=tmp_path,
-            env=os.environ | variables, capture_output=True, text=True, timeout=300, check=True,
-        )  # fmt: skip
-        return json.loads(done.stdout)["rows"]
+        command = ("-m", "gcsim", "run", "s.yaml", "-q", "--json")
+        own = str(tmp_path / cache)
+        said = printed(*command, folder=tmp_path, GCSIM_CACHE_DIR=own, OMP_NUM_THREADS=threads)
+        return json.loads(said)["rows"]
 
     with_one = rows("cache", "1")
     with_two = rows("cache", "2")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,21 +10,15 @@ import torch
 from gcsim.traces.training.plan import Optimizer
 from tests.compressors.ddp.gloo_order import in_gloo_ring_order
 from tests.compressors.ddp.plan import same_bits
+from tests.process import OVER_LOOPBACK, printed
 from tests.traces.training.ddp_ranks import CAP, METHODS, MOMENTUM, RANKS, RATE, SEED, STEPS
 from tests.traces.training.world import method, team, weights
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
     folder = tmp_path_factory.mktemp("ranks")
-    script = Path(__file__).with_name("ddp_ranks.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=900,
-        check=False, env={**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(Path(__file__).with_name("ddp_ranks.py"), folder, **OVER_LOOPBACK)
     found: list[torch.Tensor] = torch.load(folder / "weights.pt", weights_only=True)
     return found
 

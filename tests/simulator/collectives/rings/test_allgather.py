@@ -7,8 +7,7 @@ check that everybody ends up with everything. Comparisons are `==` in integer pi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import simpy
@@ -19,52 +18,16 @@ from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
 from gcsim.simulator.network.links import Link
-from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
+from tests.simulator.collectives.rings.wire import Ring, Wire, entries_of, rows_of
 from tests.simulator.links import KINDS
-from tests.simulator.world import NETWORK, SLOW, link, skews, times
-
-Wait = Generator[simpy.Event, Any, None]
+from tests.simulator.world import NETWORK, SLOW, Wait, link, skews, times
 
 
 def step_by_step(
     starts: Sequence[int], sizes: Sequence[int], links: Sequence[Link], key: int = 0
 ) -> list[float]:
     """Each rank passes on, at each step, the block that the step before brought."""
-    env, p = simpy.Environment(), len(starts)
-    inbox = [simpy.Store(env) for _ in range(p)]
-    wires = [Wire(env, link, rank, key) for rank, link in enumerate(links)]
-    arrived = [[env.event() for _ in range(p - 1)] for _ in range(p)]
-    held = [{rank} for rank in range(p)]
-    finishes: list[float] = [0] * p
-
-    def fly(rank: int, origin: int) -> Wait:
-        yield wires[rank].flight(sizes[origin])
-        yield inbox[(rank + 1) % p].put(origin)
-
-    def send(rank: int) -> Wait:
-        yield env.timeout(starts[rank])
-        origin = rank
-        for step in range(p - 1):
-            if step:
-                origin = yield arrived[rank][step - 1]
-            yield wires[rank].serialization(sizes[origin])
-            env.process(fly(rank, origin))
-        finishes[rank] = max(finishes[rank], env.now)
-
-    def receive(rank: int) -> Wait:
-        yield env.timeout(starts[rank])
-        for step in range(p - 1):
-            origin = yield inbox[rank].get()
-            held[rank].add(origin)
-            arrived[rank][step].succeed(origin)
-        finishes[rank] = max(finishes[rank], env.now)
-
-    for rank in range(p):
-        env.process(send(rank))
-        env.process(receive(rank))
-    env.run()
-    assert held == [set(range(p))] * p
-    return finishes
+    return Ring(starts, sizes, links, reduces=False, key=key).finishes
 
 
 def on_arrival(

@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import simpy
@@ -26,9 +25,8 @@ from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.network.links import Link, SizeFactor
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
 from tests.simulator.links import KINDS
-from tests.simulator.world import NETWORK, SLOW, link, skews, times
+from tests.simulator.world import NETWORK, SLOW, Wait, link, skews, times
 
-Wait = Generator[simpy.Event, Any, None]
 Content = set[int]
 
 

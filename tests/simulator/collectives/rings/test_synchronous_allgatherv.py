@@ -6,8 +6,7 @@ process a rank, and checks that everybody has everything. Comparisons are `==` i
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import simpy
@@ -19,9 +18,7 @@ from gcsim.simulator.collectives.rings.synchronous_allgatherv import PreparedRou
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
 from tests.simulator.links import KINDS
-from tests.simulator.world import NETWORK, SLOW, link, times
-
-Wait = Generator[simpy.Event, Any, None]
+from tests.simulator.world import NETWORK, SLOW, Wait, link, times
 
 
 def in_rounds(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
-from gcsim.simulator.collectives.rings.worlds import RingWorlds, one_by_one
+from gcsim.simulator.collectives.rings.worlds import RingWorlds, prices_of_clusters
 from gcsim.simulator.host import Host, Sums
 from tests.simulator.test_predict import cluster
 
@@ -75,7 +75,7 @@ def test_reducing_takes_about_what_it_takes_on_each(
 
 
 def check(compared: list[Cluster], record: CollectiveRecord, apart: float) -> None:
-    found = RingWorlds(compared[0], lambda: one_by_one(compared))(record)
+    found = RingWorlds(compared[0], lambda: prices_of_clusters(compared))(record)
     together = np.zeros(compared[0].workers, dtype=np.int64)
     exact = [int(execute(record, together, one).max()) for one in compared]
     if compared[0].workers == 1:
@@ -89,6 +89,6 @@ def test_what_is_no_ring_of_gloos_is_left_to_others() -> None:
     record = CollectiveRecord(kind="all_reduce", sent=(4000,), element=4)
     nccl = replace(one, collectives=Collectives(transport="nccl"))
     gloo = replace(one, collectives=GLOO)
-    assert RingWorlds(nccl, lambda: one_by_one([nccl]))(record) is None
+    assert RingWorlds(nccl, lambda: prices_of_clusters([nccl]))(record) is None
     empty = replace(record, sent=(0,))
-    assert RingWorlds(gloo, lambda: one_by_one([gloo]))(empty) is None
+    assert RingWorlds(gloo, lambda: prices_of_clusters([gloo]))(empty) is None

@@ -22,13 +22,12 @@ from hypothesis import strategies as st
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.network.links import Link, SizeFactor
-from gcsim.simulator.network.paths import inward, outward, path, through
+from gcsim.simulator.network.paths import across_uplink, inward, outward, path
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     ALGORITHMS,
     Algorithm,
     Case,
     Rank,
-    Wait,
     World,
     around,
     cases,
@@ -37,7 +36,7 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
 )
 from tests.simulator.links import CONSTANT, SIZED
 from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins, connection
-from tests.simulator.world import BUS, NETWORK, link
+from tests.simulator.world import BUS, NETWORK, Wait, link
 
 
 class FluidWorld(World):
@@ -71,7 +70,7 @@ class FluidWorld(World):
             capacity[names[-1]] = leg(nic).line_goodput
         link = path(case.nics[x], case.nics[y])
         if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
-            link = through(link, case.racks.uplink, 1)
+            link = across_uplink(link, case.racks.uplink, 1)
             for way, node in (("up", x), ("down", y)):
                 names.append((way, node // case.racks.nodes))
                 capacity[names[-1]] = case.racks.uplink.line_goodput

@@ -10,10 +10,9 @@ the random draws. Comparisons are `==` in picoseconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import simpy
@@ -40,11 +39,10 @@ from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Uplink
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator.links import CONSTANT, RANDOM, SIZED, TIMED
-from tests.simulator.world import BUS, NETWORK, PS, link, times
+from tests.simulator.world import BUS, NETWORK, PS, Wait, link, times
 
-Wait = Generator[simpy.Event, Any, None]
 Held = dict[int, frozenset[int]]
 """Chunk to the ranks whose contributions are in it."""
 
@@ -139,7 +137,7 @@ class World:
         x, y = a // devices, b // devices
         if x == y:
             share = self.share(label, "bus", x) if case.shared_bus else 1
-            return slowed(case.buses[x], share)
+            return share_link(case.buses[x], share)
         out, into = case.nics[x], case.nics[y]
         sharing = [self.share(label, "out", x), self.share(label, "in", y)]
         for place, nic in enumerate((out, into)):
@@ -148,7 +146,7 @@ class World:
         found = path(out, into, *sharing)
         if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
             there = self.share(label, "leaves", x // case.racks.nodes)
-            found = through(
+            found = across_uplink(
                 found,
                 case.racks.uplink,
                 max(there, self.share(label, "reaches", y // case.racks.nodes)),

@@ -1,7 +1,7 @@
 """Do Gloo's broadcast, gather and scatter agree with a fluid that moves in tiny steps of rates?
 
-The oracle goes from event to event with exact fractions: it fills NICs max-min fairly by raising
-all flows together, and knows the tree from what Gloo's source does, not from the model's messages.
+The oracle puts flows on the NICs of `fluid_oracle.simulate`, and knows the tree from what Gloo's
+source does, not from the model's messages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from gcsim.simulator.collectives.servers.gloo_rooted import (
 )
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
+from tests.simulator.sharing.fluid_oracle import Flow, Rate, simulate
 from tests.simulator.world import NETWORK, PS, cluster, link
 
 RATE, LATENCY = 125 * 10**6, 50 * 10**6
@@ -43,62 +44,35 @@ def nic(rate: int) -> Link:
     return link(rate, LATENCY * PS)
 
 
-def fair(flows: Sequence[tuple[int, int]], rates: Sequence[int]) -> list[Fraction]:
-    """Rates per picosecond of flows (from, to): raise all together until a NIC is full."""
-    found: dict[int, Fraction] = {}
-    room = {
-        (way, node): Fraction(rate, 10**12) for way in (0, 1) for node, rate in enumerate(rates)
-    }
-    while len(found) < len(flows):
-        active = [n for n in range(len(flows)) if n not in found]
-        users = {nic: [n for n in active if flows[n][nic[0]] == nic[1]] for nic in room}
-        step, _ = min((room[nic] / len(on), nic) for nic, on in users.items() if on)
-        full = [nic for nic, on in users.items() if on and room[nic] / len(on) == step]
-        for n in {n for nic in full for n in users[nic]}:
-            found[n] = step
-            for nic in ((0, flows[n][0]), (1, flows[n][1])):
-                room[nic] -= step
-    return [found[n] for n in range(len(flows))]
-
-
 def oracle(
     starts: Sequence[int], sends: dict[int, list[tuple[int, int]]], rates: Sequence[int]
 ) -> list[int]:
     """`sends[r]`: whom rank r sends how much, when it has received all that is sent to it."""
-    missing = [
-        sum(to == rank for each in sends.values() for to, _ in each) for rank in range(len(starts))
-    ]
+    ranks = range(len(starts))
+    missing = [sum(to == rank for each in sends.values() for to, _ in each) for rank in ranks]
     finishes = list(starts)
-    waiting: list[list[Any]] = []
-    running: list[list[Any]] = []
 
-    def ready(rank: int, time: int) -> None:
-        for to, nbytes in sends.get(rank, []):
-            waiting.append([max(time, starts[to] + LATENCY), rank, to, Fraction(nbytes)])
-
-    for rank, count in enumerate(missing):
-        if not count:
-            ready(rank, starts[rank])
-    now = 0
-    while waiting or running:
-        speeds = fair([(a, b) for _, a, b, _ in running], rates)
-        ends = [
-            now + ceil(left / speed) for (_, _, _, left), speed in zip(running, speeds, strict=True)
+    def ready(sender: int) -> list[Flow]:
+        return [
+            Flow(
+                max(finishes[sender], starts[to] + LATENCY),
+                Fraction(nbytes),
+                [("out", sender), ("in", to)],
+                partial(arrived, sender, to),
+            )
+            for to, nbytes in sends.get(sender, [])
         ]
-        then = min([*ends, *(start for start, *_ in waiting)])
-        for flow, speed in zip(running, speeds, strict=True):
-            flow[3] -= speed * (then - now)
-        now = then
-        done = [flow for flow in running if flow[3] <= 0]
-        running = [flow for flow in running if flow[3] > 0]
-        for _, sender, receiver, _ in done:
-            finishes[sender] = max(finishes[sender], now)
-            finishes[receiver] = max(finishes[receiver], now + LATENCY)
-            missing[receiver] -= 1
-            if not missing[receiver]:
-                ready(receiver, finishes[receiver])
-        running += [flow for flow in waiting if flow[0] <= now]
-        waiting = [flow for flow in waiting if flow[0] > now]
+
+    def arrived(sender: int, receiver: int, now: int) -> list[Flow]:
+        finishes[sender] = max(finishes[sender], now)
+        finishes[receiver] = max(finishes[receiver], now + LATENCY)
+        missing[receiver] -= 1
+        return [] if missing[receiver] else ready(receiver)
+
+    capacity: dict[Any, Rate] = {
+        (way, rank): Fraction(rates[rank]) for way in ("out", "in") for rank in ranks
+    }
+    simulate([flow for rank in ranks if not missing[rank] for flow in ready(rank)], capacity)
     return finishes
 
 
@@ -164,7 +138,7 @@ def test_the_host_carries_every_message() -> None:
     assert messages_traffic(messages, of).ends.tolist() == [4, 1, 1, 1, 1]
     alone = int(carry_messages(starts, messages, with_cards([RATE] * 5)).max())
     slow = int(carry_messages(starts, messages, of).max())
-    assert slow == host.together(alone, 4 * 10**9)
+    assert slow == host.combined_time(alone, 4 * 10**9)
 
 
 def test_devices_of_a_node_do_not_use_its_card() -> None:

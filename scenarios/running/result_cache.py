@@ -1,8 +1,8 @@
-"""Results of stage 2 on disk, under all that they depend on.
+"""Disk cache of the results of stage 2.
 
-An entry is named by the values, not the files, of the scenario with its catalogue entries, the
-profiles and measured passes, and by the simulating code: whatever changed, or is damaged, is
-simulated again. Results as fast to simulate as to read are not kept; the longest unused make room.
+The key of an entry is a hash of everything that the result depends on: the values (not the files)
+of the scenario with its catalogue entries, the profiles, the measured passes and the simulator's
+code. Results that simulate as fast as they load are not stored; the least recently used go first.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LARGEST = 32 << 20
 """Bytes."""
 ALL = 256 << 20
 """Bytes of all entries."""
-_LOOKS = 32  # a process checks the room after writing this fraction of it
-_written: list[int] = []  # bytes of entries since that check
+_CHECKS = 32  # a process checks the total size after it has written 1 / _CHECKS of `ALL`
+_written: list[int] = []  # bytes of the entries written since the last check
 _READ = 20e6  # bytes of an unpacked result read per second
 _RESULT = TypeAdapter(Result)
 _FINDINGS = TypeAdapter(Findings | None)
@@ -49,35 +49,35 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
-    """Name of a run's result; `keys`: of its profiles, `passes`: as measured."""
-    return name_of(scenario=scenario, profiles=list(keys), passes=passes)
+    """Return the cache key of a run's result from its profiles' keys and its measured passes."""
+    return key_of(scenario=scenario, profiles=list(keys), passes=passes)
 
 
-def name_of(**facts: Any) -> str:
-    """Name of an answer by its facts, the code and its libraries."""
+def key_of(**facts: Any) -> str:
+    """Return a cache key from `facts`, the simulator's code and the versions of its libraries."""
     versions = {name: profile_cache.version(name) for name in _LIBRARIES}
     facts |= {
         "simulation": simulation_code(),
         "versions": {"gcsim": version.__version__, "python": platform.python_version(), **versions},
     }
-    return hashlib.sha256(json.dumps(plain(facts)).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(canonical(facts)).encode()).hexdigest()
 
 
-def plain(value: Any) -> object:  # noqa: PLR0911 - a case each
-    """A value in full, for `json`: a difference in any field shows."""
+def canonical(value: Any) -> object:  # noqa: PLR0911 - a case each
+    """Convert a value to plain JSON that differs whenever any field differs."""
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is Fraction:
         return ["Fraction", str(value)]
     if is_dataclass(kind):
-        return [kind.__name__, *(plain(getattr(value, name)) for name in _names(kind))]
+        return [kind.__name__, *(canonical(getattr(value, name)) for name in _names(kind))]
     if isinstance(value, int | float | str):
         return value
     if isinstance(value, Mapping):
-        return [[plain(key), plain(each)] for key, each in value.items()]
+        return [[canonical(key), canonical(each)] for key, each in value.items()]
     if isinstance(value, Sequence):
-        return [plain(each) for each in value]
+        return [canonical(each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Path):
@@ -91,13 +91,13 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def simulation_code() -> str:
-    """Hash of stage 2's code, and of the rooms that make its input."""
+    """Return a hash of the code of stage 2 and of the packages that produce its input."""
     return code_of(*_ROOMS)
 
 
 @cache
 def code_of(*rooms: str) -> str:
-    """Hash of the code and tables of these rooms, and of the package's own modules."""
+    """Return a hash of the code and tables of these packages and of `gcsim/*.py`."""
     digest = hashlib.sha256()
     package = Path(__file__).parent.parent.parent
     top = Path(version.__file__).parent
@@ -109,16 +109,16 @@ def code_of(*rooms: str) -> str:
 
 
 def load(key: str) -> Result | None:
-    """Result under this name, if whole."""
-    body = found(key)
+    """Return the cached result; None if missing or damaged."""
+    body = read(key)
     try:
         return None if body is None else _RESULT.validate_json(body)
     except ValidationError:
         return None
 
 
-def found(key: str) -> bytes | None:
-    """Kept bytes under this name, if whole."""
+def read(key: str) -> bytes | None:
+    """Return the cached bytes; None if missing or damaged."""
     path = _folder() / f"{key}.z"
     try:
         packed = unsealed(path.read_bytes())
@@ -126,12 +126,12 @@ def found(key: str) -> bytes | None:
     except (OSError, zlib.error):
         return None
     with suppress(OSError):
-        os.utime(path)  # asked for now
+        os.utime(path)  # marks the entry as just used
     return body
 
 
-def keep(key: str, body: bytes) -> None:
-    """Keep bytes under a name, where there is room."""
+def write(key: str, body: bytes) -> None:
+    """Store bytes, unless they are too many or the disk is full."""
     packed = zlib.compress(body, 1)
     if len(packed) > LARGEST:
         return
@@ -140,46 +140,46 @@ def keep(key: str, body: bytes) -> None:
             temporary.write_bytes(sealed(packed))
         _written.append(len(packed))
         if (
-            len(_written) == 1 or sum(_written) > ALL / _LOOKS
-        ):  # thousands of entries take their time
+            len(_written) == 1 or sum(_written) > ALL / _CHECKS
+        ):  # not on every write: listing thousands of entries takes time
             _written[:] = [0]
             _make_room()
 
 
 def save(key: str, result: Result, seconds: float) -> None:
-    """Keep a result whose simulation took `seconds`, if worth it and there is room; a full disk was
-    reported with the profiles."""
+    """Store a result if it loads faster than it simulates (`seconds`). A full disk is not reported
+    here: storing the profiles has already warned of it."""
     body = _RESULT.dump_json(result)
     if seconds * _READ >= len(body):
-        keep(key, body)
+        write(key, body)
 
 
 def findings(key: str, make: Callable[[], Findings | None]) -> Findings | None:
-    """Findings under this name, made and kept if new."""
-    return remembered(key, _FINDINGS, make)
+    """Return the cached findings, or make and store them."""
+    return cached(key, _FINDINGS, make)
 
 
-def remembered(key: str, kind: TypeAdapter[T], make: Callable[[], T]) -> T:
-    """Value under this name, made and kept if new."""
-    packed = found(key)
+def cached(key: str, kind: TypeAdapter[T], make: Callable[[], T]) -> T:
+    """Return the cached value, or make and store it."""
+    packed = read(key)
     with suppress(ValidationError):
         if packed is not None:
             return kind.validate_json(packed)
     made = make()
-    keep(key, kind.dump_json(made))
+    write(key, kind.dump_json(made))
     return made
 
 
 @contextmanager
-def listening() -> Iterator[list[logging.LogRecord]]:
-    """Collect the warnings of a run; one that warns is simulated each time."""
+def collected_warnings() -> Iterator[list[logging.LogRecord]]:
+    """Collect the warnings of a run: a run that warns is not cached, so that it warns each time."""
     listener, root = _Listener(logging.WARNING), logging.getLogger("gcsim")
     root.addHandler(listener)
     try:
         yield listener.heard
     finally:
         root.removeHandler(listener)
-        for record in listener.heard:  # to stderr where nobody else listens
+        for record in listener.heard:  # to stderr if no other handler is installed
             if logging.lastResort and not logging.getLogger(record.name).hasHandlers():
                 logging.lastResort.handle(record)
 

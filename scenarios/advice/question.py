@@ -129,7 +129,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A scenario and its changes."""
 
     document: Document
@@ -147,7 +147,7 @@ class Asked:
         found = self._loaded((), warn=True)
         return replace(found, node_counts=found.node_counts[-1:])
 
-    def says(self, *keys: str) -> bool:
+    def states_setting(self, *keys: str) -> bool:
         """Whether the file, a word or an override states a setting."""
         return self.stated(*keys) is not None
 
@@ -161,9 +161,9 @@ class Asked:
         return held
 
     @property
-    def says_loop(self) -> bool:
+    def states_loop(self) -> bool:
         """Whether the framework that trains, or what it overlaps, is stated."""
-        return any(self.says("training", key) for key in ("loop", "framework", "overlap"))
+        return any(self.states_setting("training", key) for key in ("loop", "framework", "overlap"))
 
     def changed(self, overrides: Sequence[str]) -> Scenario | None:
         """The question with settings as in `--set`; None where that is no scenario."""
@@ -179,13 +179,13 @@ class Asked:
         return scenario_of(document, self.path, given, self.seed, warn=warn, fitting=self.fitting)
 
 
-def asked(
+def ask(
     source: str | None,
     words: Words,
     overrides: Sequence[str] = (),
     seed: int | None = None,
     called: Callable[[str], str] = str,
-) -> Asked:
+) -> Question:
     """Scenario of a file or shipped name with these words for its settings, or of the words alone,
     with a recorded trace if `source` is its folder or a shipped one's name.
 
@@ -218,9 +218,9 @@ def asked(
     else:
         (document, path), in_file = read_scenario(source), True
     _put_into(document, said, called)
-    found = Asked(document, path, (*_limit(words), *overrides), seed)
+    found = Question(document, path, (*_limit(words), *overrides), seed)
     if not in_file:
-        loop = () if found.says_loop else (SUPPOSED_LOOP,)
+        loop = () if found.states_loop else (SUPPOSED_LOOP,)
         half = (SUPPOSED_HALF,) if _in_half(found) else ()
         found = replace(found, supposed=(*loop, *half))
     if problems:
@@ -234,10 +234,10 @@ def asked(
     return found
 
 
-def _in_half(question: Asked) -> bool:
+def _in_half(question: Question) -> bool:
     """Whether a question without a precision is one of 16-bit passes: a transformer by formula, on
     devices with times for them."""
-    if question.says("training", "precision") or question.says("compute"):
+    if question.states_setting("training", "precision") or question.states_setting("compute"):
         return False
     groups = question.stated("cluster", "groups") or [question.stated("cluster")]
     with suppress(InputError, TypeError, AttributeError, KeyError):  # reported with the scenario
@@ -268,17 +268,17 @@ def _is_model(source: str) -> bool:
     raise InputError(f"no scenario, recording or model {source!r}", hint=hint)
 
 
-def asked_of(
+def question_about(
     scenario: Scenario, words: Words, overrides: Sequence[str] = (), seed: int | None = None
-) -> Asked:
-    """Question about a loaded scenario, as `asked`."""
+) -> Question:
+    """Question about a loaded scenario, as `ask`."""
     document = Document(name=scenario.name, data=deepcopy(scenario.resolved))
     said, problems = _said(words, str)
     if problems:
         raise InputError(problems)
     _put_into(document, said, str)
     path = Path.cwd() / f"{scenario.name}.yaml"
-    return Asked(document, path, (*_limit(words), *overrides), seed)
+    return Question(document, path, (*_limit(words), *overrides), seed)
 
 
 def _limit(words: Words) -> list[str]:
@@ -373,7 +373,7 @@ def _of_size(text: str, model: str | None) -> str:
     raise InputError(
         f"no single model of the catalogue has {text} parameters, and a size alone does not say in "
         f"which layers they are; the nearest are {named} (--model)",
-        hint="record some iterations of yours (gcsim.record), then gcsim advise my_trace; or write "
+        hint="record some iterations (gcsim.record), then gcsim advise my_trace; or write "
         "its layers: model: {layers: my_net.csv} in a scenario",
     )
 
@@ -396,7 +396,7 @@ def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Prob
     problems: list[Problem] = []
     if "group" in said and "network" in needed:
         needed.remove("network")
-        hint = f"write @ NETWORK behind each device ({_GROUP_EXAMPLE}), or {called('network')}"
+        hint = f"write @ NETWORK after each device ({_GROUP_EXAMPLE}), or {called('network')}"
         problems.append(Problem(place=called("group"), message="no network", hint=hint))
     return problems + [
         Problem(

@@ -1,0 +1,117 @@
+"""The links between workers, and the slowest: its rate decides how long an exchange takes.
+
+A ring or a tree crosses a rack's uplink as often as a node's NIC, so the lowest rate counts. Groups
+of nodes with equal links share one entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gcsim.scenarios.advice.question import Question
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.network.links import Link
+from gcsim.units import exact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkBetween:
+    """A link that messages between workers cross, with the settings of its figures."""
+
+    link: Link  # the rates of `count` links added up
+    count: int = 1  # NICs of a node, or uplinks of a rack
+    holders: tuple[str, ...]  # settings: "cluster.network"
+    name: str = ""  # "the racks' uplinks"; empty for the network or a lone bus
+    unlike: bool = False  # whether nodes have other links than this one
+
+    def at(self, rate: float) -> tuple[str, ...]:
+        """Overrides for a line rate of all `count` links together, in bits per second."""
+        return tuple(f"{one}.bandwidth={rate / self.count:.6g} bit/s" for one in self.holders)
+
+    def faster(self, factor: int) -> tuple[str, ...]:
+        """Overrides for `factor` times the line rate."""
+        rate = exact(factor * self.link.bandwidth / self.count, "bandwidth")
+        return tuple(f"{one}.bandwidth={rate}" for one in self.holders)
+
+    def latency(self, share: Fraction) -> tuple[str, ...]:
+        """Overrides for a share of the latency."""
+        latency = exact(share * self.link.latency, "time")
+        return tuple(
+            text
+            for one in self.holders
+            for text in (f"{one}.latency={latency}", f"{one}.latency_range=null")
+        )
+
+    @property
+    def no_one_rate(self) -> str:
+        """Reason why its rate is no single number, in words; empty where it is one."""
+        why = {
+            "the nodes share one channel": self.link.shared,
+            "the link differs by direction": self.link.up is not None,
+            "the link's rate varies": self.link.timed,
+            "the nodes' links differ": self.unlike,
+        }
+        return next((words for words, true in why.items() if true), "")
+
+
+def nearest_link(cluster: Cluster) -> LinkBetween:
+    """The network, or a lone node's bus."""
+    if cluster.nodes == 1:
+        return LinkBetween(link=cluster.intra_node, holders=("cluster.intra_node",))
+    return LinkBetween(
+        link=cluster.network,
+        count=cluster.nics_per_node,
+        holders=("cluster.network",),
+        unlike=bool(cluster.nics),
+    )
+
+
+def links_between(question: Question) -> list[LinkBetween]:
+    """The links that a message between the farthest workers crosses: NICs, or a lone node's bus,
+    then uplinks."""
+    cluster = question.scenario.cluster
+    found = [*_of_groups(question)] if cluster.groups else [nearest_link(cluster)]
+    racks = cluster.racks
+    if racks is not None:
+        counts = racks.uplinks, racks.pod_uplinks
+        for (below, link), count, key in zip(racks.levels, counts, _UPLINKS, strict=False):
+            if below < cluster.nodes:
+                holders = (f"cluster.racks.{key}",)
+                found.append(
+                    LinkBetween(link=link, count=count, holders=holders, name=_UPLINKS[key])
+                )
+    return found
+
+
+def slowest_link(question: Question) -> LinkBetween | None:
+    """The link with the lowest goodput; None for one worker."""
+    if question.scenario.cluster.workers == 1:
+        return None
+    return min(links_between(question), key=lambda one: one.link.rate)
+
+
+_UPLINKS = {"uplink": "the racks' uplinks", "pod_uplink": "the pods' uplinks"}
+
+
+def _of_groups(question: Question) -> Iterator[LinkBetween]:
+    """The NICs of groups of nodes, alike ones together."""
+    cluster = question.scenario.cluster
+    stated = question.stated("cluster", "groups")
+    first, alike = 0, dict[Link, list[int]]()
+    for number, group in enumerate(cluster.groups):
+        alike.setdefault(cluster.nic(first), []).append(number)
+        first += group.nodes
+    for link, numbers in alike.items():
+        own = [number for number in numbers if "network" in stated[number]]
+        holders = [f"cluster.groups.{number}.network" for number in own]
+        if len(own) < len(numbers):
+            holders.append("cluster.network")
+        named = dict.fromkeys(cluster.groups[number].device.name for number in numbers)
+        yield LinkBetween(
+            link=link,
+            count=stated[numbers[0]].get("nics_per_node", cluster.nics_per_node),
+            holders=tuple(holders),
+            name=f"the {' and '.join(named)} nodes' links" if len(alike) > 1 else "",
+        )
