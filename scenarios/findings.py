@@ -19,6 +19,8 @@ class BreakEven:
     where half of these do not change places between `SLOWEST` and `FASTEST`."""
     pays: bool
     """Whether a method without break-even is always the faster one."""
+    above: bool = False
+    """The method is faster above `rate`, not below."""
     low: float | None = None
     """10th percentile over the drawn worlds; None without draws."""
     high: float | None = None

@@ -136,7 +136,7 @@ class CollectiveTimes:
         return times
 
     def _sized(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
-        """Interpolate durations with one algorithm ("": the cluster's choice) between the anchors'."""
+        """Interpolate durations with one algorithm ("": the cluster's choice) between anchors."""
         below, above = self._anchors[_kind(record)].neighbours(record)
         stated, low, high = _bytes(record), _bytes(below), _bytes(above)
         share = (stated - low) / (high - low) if high > low else 0.0
