@@ -11,8 +11,8 @@ its stated value, and in some drawn worlds. The others are interpolated:
 - If NCCL chooses a ring in some worlds and a tree in others, both are evaluated, and each world has
   its own.
 - Over sizes (except for Gloo's rings), up to `SIZES` per kind are evaluated in all worlds, by the
-  algorithm of each size; between these the duration is linear in bytes, scaled to the stated one,
-  which is simulated for every size.
+  algorithm of each size. Durations are linear in bytes between two of them, and scaled to the
+  stated duration, which is simulated for every size.
 """
 
 from __future__ import annotations

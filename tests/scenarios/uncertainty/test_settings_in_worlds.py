@@ -76,11 +76,11 @@ def settings() -> Iterator[Setting]:
         yield RESNET | {"gpus": 1, "nodes": 8}, served
     yield PI | {"model": "resnet50", "network": "wifi_802.11n"}, ()
     yield PI | {"model": "lenet", "network": "5g_50mbit"}, ()
-    for own in (
+    for override in (
         "training.overlap=none", "training.overlap=ddp", "training.gradients=bf16",
         "training.slow_nodes={0: 1.5}", LOCAL_STEPS,
     ):  # fmt: skip
-        yield RESNET, (own,)
+        yield RESNET, (override,)
 
 
 @pytest.mark.parametrize(
