@@ -19,6 +19,8 @@ class BreakEven:
     worlds; None if at most half of them have one between `SLOWEST` and `FASTEST`."""
     pays: bool
     """Whether a method without a break-even is faster at all rates."""
+    above: bool = False
+    """The method is faster above `rate`, not below."""
     low: float | None = None
     """10th percentile over the drawn worlds; None without draws."""
     high: float | None = None

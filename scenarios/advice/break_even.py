@@ -1,4 +1,4 @@
-"""Rate of the slowest link up to which a method pays.
+"""Rate of the slowest link up to which a method pays, or from which on.
 
 Uncompressed training and the method are simulated over rates, from slow to fast. Where their order
 changes, a bisection finds the rate at which both take the same stated time. (If it changes at no
@@ -79,8 +79,8 @@ def break_even(
         of = rows(rate, close, draws=True) if close else {}
         return stated | {label: _gain(of[label]) for label in close if of}
 
-    def gain(label: str, rate: float) -> float:
-        return _gain(rows(rate, [label])[label])
+    def gain(label: str, rate: float, *, draws: bool = False) -> float:
+        return _gain(rows(rate, [label], draws)[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
@@ -92,23 +92,31 @@ def break_even(
         rate = min(known, key=lambda rate: abs(stated[rate]))
         if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate] > 0):
             turned.append(label)
+    turned += [label for label, span in spans.items() if _rises(span)]
     spans |= _spans(known, turned, drawn_gains)
-    crossing = [label for label, span in spans.items() if not isinstance(span, bool)]
+    crossing = [
+        label for label, span in spans.items() if not (isinstance(span, bool) or _rises(span))
+    ]
     progress()
     found = []
     worlds = cache(partial(rows, names=crossing, draws=True))
     for label, span in spans.items():
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
+            progress()
+            continue
+        own, drawn = partial(gain, label), partial(rows, names=[label], draws=True)
+        if _rises(span):
+            rate = _crossing(partial(gain, label, draws=True), span, _CLOSER)
+            one = BreakEven(label=label, rate=rate, pays=True, above=True)
         else:
-            own, drawn = partial(gain, label), partial(rows, names=[label], draws=True)
             about = BreakEven(label=label, rate=_crossing(own, span, _ROUGH), pays=True)
             one = _with_worlds(about, dense, worlds, drawn, curves[label], wide=label in ranged)
             if one is about:
                 one = replace(about, rate=_crossing(own, span))
             if label not in ranged:
                 one = BreakEven(label=label, rate=one.rate, pays=one.pays)
-            found.append(one)
+        found.append(one)
         progress()
     return found
 
@@ -141,7 +149,11 @@ class _Curve:
 
 
 _Ends = tuple[tuple[float, float], tuple[float, float]]
-"""Two rates, the slower first, with the gain at each."""
+"""Two rates with the gain at each, above 0 at the first: the slower one, unless the gain rises."""
+
+
+def _rises(span: _Ends | bool) -> bool:
+    return not isinstance(span, bool) and span[0][0] > span[1][0]
 
 
 def _spans(
@@ -149,10 +161,11 @@ def _spans(
     labels: Sequence[str],
     gains_at: Callable[[float, Sequence[str]], dict[str, float]],
 ) -> dict[str, _Ends | bool]:
-    """Fastest two neighbouring rates between which each method stops being faster, else whether it
-    is faster at any. Rates below one that is refused, for its messages are too long, are left out;
-    empty if all are."""
+    """Fastest two neighbouring rates between which each method stops being faster; where it does
+    not, those between which it begins to be; else whether it is faster. Rates below one that is
+    refused, for its messages are too long, are left out; empty if all are."""
     found: dict[str, _Ends | bool] = {}
+    rising: dict[str, _Ends] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
     for place in reversed(range(len(rates))):
@@ -166,8 +179,10 @@ def _spans(
             faster[label] |= now > 0
             if now > 0 >= before.get(label, now):
                 found[label] = (rates[place], now), (rates[place + 1], before[label])
+            elif now <= 0 < before.get(label, now):
+                rising.setdefault(label, ((rates[place + 1], before[label]), (rates[place], now)))
         before = gains
-    return {label: found.get(label, faster[label]) for label in labels if before}
+    return {label: found.get(label, rising.get(label, faster[label])) for label in labels if before}
 
 
 def _gain(row: Row) -> float:
