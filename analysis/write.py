@@ -21,7 +21,7 @@ from gcsim.errors import InputError, InternalError
 from gcsim.files import alone_in, csv_text, replacing, replacing_together
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.traces.stage1.cache import version
 
@@ -61,17 +61,17 @@ def drawn(figure: str, form: str = "png") -> Writer:
 
 def once(writers: Mapping[str, Writer], result: Result) -> dict[str, Writer]:
     """Writers of the same files, from the cache if they were written of this result before."""
-    code = [kept.code_of("analysis"), kept.simulation_code()]
+    code = [result_cache.code_of("analysis"), result_cache.simulation_code()]
     text = json.dumps([result.lasting(), *code, version("matplotlib"), version("numpy")])
 
     def known(name: str, write: Writer) -> Writer:
         key = hashlib.sha256(f"{name} {text}".encode()).hexdigest()
 
         def produce(result: Any, path: Path) -> None:
-            body = kept.found(key)
+            body = result_cache.read(key)
             if body is None:
                 write(result, path)
-                kept.keep(key, path.read_bytes())
+                result_cache.write(key, path.read_bytes())
             else:
                 path.write_bytes(body)
 

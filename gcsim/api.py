@@ -201,7 +201,7 @@ def advise(
         devices' memory, by how much, and what would fit.
     """
     from gcsim.analysis.advice.advice import advice
-    from gcsim.scenarios.advice.asked import Words, asked, question_about
+    from gcsim.scenarios.advice.question import Words, ask, question_about
     from gcsim.scenarios.scenario import Scenario
 
     words = Words(
@@ -216,7 +216,7 @@ def advise(
         question = question_about(scenario, words, overrides, seed)
     else:
         source = None if scenario is None else os.fspath(scenario)
-        question = asked(source, words, overrides, seed)
+        question = ask(source, words, overrides, seed)
     return advice(question, cache=cache, progress=progress, per_bucket=per_bucket)
 
 
@@ -258,12 +258,12 @@ def train(
         For a scenario that cannot be trained, or a target that dense training does not reach.
     """
     from gcsim.scenarios.load import loaded
-    from gcsim.scenarios.trained.own import with_own
+    from gcsim.scenarios.trained.own import with_user_code
     from gcsim.scenarios.trained.study import train as train_all
 
     found = loaded(scenario)
     if build_model or splits or loss:
-        found = with_own(found, build_model=build_model, splits=splits, loss=loss)
+        found = with_user_code(found, build_model=build_model, splits=splits, loss=loss)
     return TrainingResult(
         **_values(train_all(found, jobs=jobs, dask=dask, fresh=fresh, progress=progress))
     )
@@ -307,11 +307,11 @@ def sweep(
         `SweepResult.failed`.
     """
     from gcsim.scenarios.sweeps.sweep import execute, prepare
-    from gcsim.scenarios.trained.known import Trainings
+    from gcsim.scenarios.trained.known import TrainingJudge
 
     plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=progress)
     folder = None if output is None else Path(output)
-    found = execute(plan, folder, jobs=jobs, dask=dask, judge=Trainings, progress=progress)
+    found = execute(plan, folder, jobs=jobs, dask=dask, judge=TrainingJudge, progress=progress)
     points = tuple(
         point if point.result is None else replace(point, result=_shown(point.result))
         for point in found.points

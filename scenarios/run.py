@@ -22,7 +22,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -54,18 +54,18 @@ def measured_run(
     passes = measured_passes(scenario, profiles[0])
     simulating = time.perf_counter()
     wall = {"gradients_and_compressors_s": simulating - started}
-    name = kept.result_key(scenario, keys, passes) if cache else ""
-    result = kept.load(name) if cache else None
+    name = result_cache.result_key(scenario, keys, passes) if cache else ""
+    result = result_cache.load(name) if cache else None
     methods = zip(scenario.compressors, keys, strict=True)
     came = {
         "profiles": [choice.label for choice, key in methods if key in known],
         "simulation": result is not None,
     }
     if result is None:
-        with kept.listening() as heard:
+        with result_cache.collected_warnings() as heard:
             result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
         if cache and not heard:
-            kept.save(name, result, time.perf_counter() - simulating)
+            result_cache.save(name, result, time.perf_counter() - simulating)
     wall["simulation_s"] = time.perf_counter() - simulating
     result = replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
     return result, keys, profiles

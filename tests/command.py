@@ -71,7 +71,7 @@ def draw_none(patch: pytest.MonkeyPatch) -> None:
 def advise_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let runs seek no break-evens, changes and limits, and keep none: that takes seconds."""
     patch.setattr("gcsim.analysis.advice.advice._findings", lambda *_: None)
-    patch.setattr("gcsim.scenarios.running.kept.findings", lambda *_: None)
+    patch.setattr("gcsim.scenarios.running.result_cache.findings", lambda *_: None)
 
 
 def as_a_user(cache: Path) -> dict[str, str]:

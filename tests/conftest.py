@@ -10,11 +10,11 @@ luck. `make properties` draws other ones, to find what nobody has thought of.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,10 +50,16 @@ def main_job_cache(shared_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of the file's own, in this process."""
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder of the file's own."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def own_cache(cache: Path) -> Iterator[None]:
+    """The same, in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("GCSIM_CACHE_DIR", str(cache))
         yield
 
 
@@ -63,7 +69,7 @@ def digits_read_once() -> Iterator[None]:
     from sklearn import datasets
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "load_digits", cache(datasets.load_digits))
+        patch.setattr(datasets, "load_digits", functools.cache(datasets.load_digits))
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.scenarios.advice.asked import shipped_profile
+from gcsim.scenarios.advice.question import shipped_profile
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import simulated_run

@@ -54,11 +54,6 @@ def write_scenario(
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
 def gcsim(cache: Path) -> Run:
     def run(*arguments: object, folder: Path) -> Finished:
         return in_this_process(*arguments, folder=folder, GCSIM_CACHE_DIR=str(cache))

@@ -81,8 +81,8 @@ def test_the_guides_method_for_gpus_gives_the_same_bytes_on_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no tensor comes to the host."""
-    from tests.compressors.conftest import Team
     from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, whole_methods
+    from tests.compressors.shared import Team
 
     written(tmp_path, "sign_topk.py")
     monkeypatch.syspath_prepend(str(tmp_path))

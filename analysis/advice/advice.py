@@ -30,19 +30,27 @@ from gcsim.analysis.report.table import bottleneck
 from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import listed, short
 from gcsim.files import json_text
-from gcsim.scenarios.advice.asked import SUPPOSED_LOOP, Asked, Words, question_about
 from gcsim.scenarios.advice.break_even import break_even, no_break_even
 from gcsim.scenarios.advice.changes import changes, limits
-from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.engine import Engine, KnownTraffic
 from gcsim.scenarios.advice.open_questions import WHICH_WAY, is_choice, of_the_bus, open_questions
 from gcsim.scenarios.advice.other_code import other_code
+from gcsim.scenarios.advice.question import SUPPOSED_LOOP, Question, Words, question_about
 from gcsim.scenarios.advice.slowest_link import slowest_link
 from gcsim.scenarios.checks.fits import checkpointed, gib, span
-from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open, OtherCode
+from gcsim.scenarios.findings import (
+    Answer,
+    BreakEven,
+    Change,
+    Findings,
+    Limits,
+    OpenAdvice,
+    OtherCode,
+)
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import measured_run
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.evidence import evidence_of, for_and_against
@@ -186,7 +194,7 @@ class Advice(sections.Recommendation):
 
 
 def advice(
-    asked: Asked,
+    question: Question,
     *,
     cache: bool = True,
     progress: Progress | None = None,
@@ -196,9 +204,9 @@ def advice(
     """Return the advice for a scenario; raises `InputError` as a run. `per_bucket`: also plans by
     bucket. `tell` hears beforehand what has to be measured."""
     watcher = progress or SilentProgress()
-    engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
+    engine = Engine(question, cache=cache, progress=watcher, tell=tell)
     result = _trained(engine.scenario, engine.result())
-    looped = SUPPOSED_LOOP in asked.supposed
+    looped = SUPPOSED_LOOP in question.supposed
     found = Advice(
         scenario=engine.scenario,
         result=result,
@@ -206,10 +214,10 @@ def advice(
         shipped=engine.came,
         measured=engine.measured,
         measured_s=engine.measured_s,
-        supposed=(SUPPOSED,) if looped and not asked.scenario.training.sharded else (),
-        loop=loop if (loop := asked.stated("training", "loop")) and loop != "ddp" else "",
+        supposed=(SUPPOSED,) if looped and not question.scenario.training.sharded else (),
+        loop=loop if (loop := question.stated("training", "loop")) and loop != "ddp" else "",
     )
-    questions = tuple(open_questions(asked))
+    questions = tuple(open_questions(question))
 
     def estimated() -> Findings | None:
         made = _findings(engine, found, watcher)
@@ -217,7 +225,7 @@ def advice(
         return made and replace(made, open=tuple(_open(engine, asking, questions)))
 
     name = _name(engine.scenario, result, engine.keys, engine.passes, questions) if cache else ""
-    made = kept.findings(name, estimated) if name else estimated()
+    made = result_cache.findings(name, estimated) if name else estimated()
     result = replace(result, advice=made)
     found = replace(found, result=result, verdict=largest_verdict(result))
     one_reduction = engine.scenario.training.sharded  # of all units
@@ -236,7 +244,7 @@ def advised_run(
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
 
     def estimated() -> Findings | None:
-        methods = list(map(Known, keys, profiles))
+        methods = list(map(KnownTraffic, keys, profiles))
         engine = Engine(
             question_about(scenario, Words()), cache=cache, progress=watcher, known=methods
         )
@@ -245,15 +253,15 @@ def advised_run(
     if not cache:
         return replace(result, advice=estimated())
     name = _name(scenario, result, keys, measured_passes(scenario, profiles[0]))
-    return replace(result, advice=kept.findings(name, estimated))
+    return replace(result, advice=result_cache.findings(name, estimated))
 
 
 def _trained(scenario: Scenario, result: Result) -> Result:
     if scenario.train is None:
         return result
-    from gcsim.scenarios.trained.known import with_trained  # brings the simulator
+    from gcsim.scenarios.trained.known import with_training_results  # brings the simulator
 
-    return with_trained(scenario, result)
+    return with_training_results(scenario, result)
 
 
 def _name(
@@ -267,7 +275,7 @@ def _name(
     trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
     files = (Path(__file__), Path(selection.__file__))
     rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
-    return kept.result_key(scenario, ["advice", *keys, *rest], passes)
+    return result_cache.result_key(scenario, ["advice", *keys, *rest], passes)
 
 
 def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress) -> Findings | None:
@@ -276,7 +284,7 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
         return None
     faster = _faster(found.verdict)
     known, missed = for_and_against(engine.scenario, faster)
-    link = slowest_link(engine.asked)
+    link = slowest_link(engine.question)
     assert link is not None  # noqa: S101 - several workers
     why_not = no_break_even(engine)
     evidence = Findings(known=known, missed=missed, slowest=link.name, no_break_even=why_not)
@@ -301,7 +309,7 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
 _MATTERS = 0.1  # relative change of dense training's time that makes an answer matter
 
 
-def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
+def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[OpenAdvice]:
     """Answers that change the method (default inputs) or dense training's time (drawn worlds)."""
     now, use = found.verdict.dense, found.use
     if now is None or use is None:
@@ -327,7 +335,9 @@ def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterato
             apart = abs(dense.iteration_s / now.iteration_s - 1)
             matters = chosen.label != use.label or apart > _MATTERS
         if matters:
-            yield Open(answer=answer, dense_s=dense.iteration_s, use=chosen.label, speedup=speedup)
+            yield OpenAdvice(
+                answer=answer, dense_s=dense.iteration_s, use=chosen.label, speedup=speedup
+            )
 
 
 def _faster(found: Verdict) -> list[str]:
@@ -441,7 +451,7 @@ def _memory(advice: Advice) -> Iterator[str]:
     yield from (f"left out: {text}\n" for text in advice.result.left_out)
 
 
-def _opened(one: Open, use: Row | None) -> str:
+def _opened(one: OpenAdvice, use: Row | None) -> str:
     """ "--network 25gbe_roce (RDMA): dense 424 ms, fp16 1.2x" """
     words = f" ({one.answer.words})" if one.answer.words else ""
     gain = f", {short(one.use)} {significant(one.speedup)}x"

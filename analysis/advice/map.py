@@ -26,8 +26,8 @@ from gcsim.analysis.report.sections import HALF
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError, did_you_mean
 from gcsim.files import replacing
-from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import Question
 from gcsim.scenarios.advice.slowest_link import nearest_link
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
@@ -167,11 +167,11 @@ def _ascending(text: str, low: float, high: float, unit: str) -> tuple[float, fl
     return low, high, unit
 
 
-def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
+def mapped(question: Question, text: str, *, progress: Progress | None = None) -> Map:
     """Map over two settings; raises `InputError`."""
     watcher = progress or SilentProgress()
-    x, y = axes_of(text, asked.scenario)
-    engine = Engine(asked, progress=watcher)
+    x, y = axes_of(text, question.scenario)
+    engine = Engine(question, progress=watcher)
     verdict = largest_verdict(engine.result())
     if verdict.dense is None:
         raise InputError("a map needs uncompressed training", hint="add a compressor `none`")
@@ -263,7 +263,7 @@ def _line(values: Values, at: Values, to: Values) -> Values:
     return found
 
 
-def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None = None) -> Map:
+def draw_map(question: Question, text: str, path: Path, *, progress: Progress | None = None) -> Map:
     """Write the map in the format of the path's suffix; raises `InputError`."""
     if path.suffix not in FORMATS:
         raise InputError(
@@ -271,9 +271,9 @@ def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None =
             place=str(path),
             hint=f"let it end in {', '.join(FORMATS)}",
         )
-    found = mapped(asked, text, progress=progress)
+    found = mapped(question, text, progress=progress)
     with settings(), replacing(path) as temporary:
-        save(map_figure(found, asked.scenario), temporary, path.suffix[1:])
+        save(map_figure(found, question.scenario), temporary, path.suffix[1:])
     return found
 
 

@@ -18,7 +18,7 @@ from gcsim.analysis.report.wording import to_narrow
 from gcsim.errors import InputError
 from gcsim.files import csv_text, json_text, write_text
 from gcsim.scenarios.checks.fits import Misfit, gib
-from gcsim.scenarios.planning.choice import SURE, Drawn, Measurement, Plan
+from gcsim.scenarios.planning.choice import SURE, DrawnPoint, Measurement, Plan
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.trained.evidence import optimizer_of
 from gcsim.simulator.luck import as_probability
@@ -84,7 +84,7 @@ def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
     return headings, lines
 
 
-def machines(one: Drawn) -> str:
+def machines(one: DrawnPoint) -> str:
     """ "4 x 8 a100_sxm_80gb, 100gbe" """
     site = one.point.work.site
     return f"{site.nodes} x {site.offer.gpus} {site.offer.name}"
@@ -106,7 +106,7 @@ def sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
         yield "Assumed", list(_assumed(plan, choice))
 
 
-def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
+def _choice(plan: Plan, choice: DrawnPoint) -> Iterator[str]:
     sure = choice.point.work.sure and not all(one.point.work.sure for one in plan.front)
     if plan.deadline is None and plan.budget is None:
         cheapest = f"the cheapest{' that surely fits' if sure else ''}"
@@ -118,7 +118,7 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
         fits = "surely fits and " if sure else ""
         both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the draws"
         least = f"the {how} that {fits}meets {both}"
-        most = f"no setting meets {both}; this one does so in"
+        most = f"no setting meets {both}; this one does in"
         rest = least if met >= SURE else f"{most} {percent(as_probability(met))}"
         yield f"{machines(choice)}, {rest}"
     if choice.point.row.fits == "perhaps":
@@ -149,7 +149,7 @@ def _too_small(offer: Offer, misfit: Misfit) -> str:
     return f"{offer.name} ({offer.place}): needs at least {needs}, has {has}; {misfit.cure}"
 
 
-def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
+def _assumed(plan: Plan, choice: DrawnPoint) -> Iterator[str]:
     batch = "steps of at most the stated batch, in whole micro-batches"
     yield f"dense training takes the same number of steps on any number of GPUs; {batch}"
     scenario = choice.point.work.site.scenario
@@ -166,7 +166,7 @@ def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
     yield f"{facts} ({tried})"
 
 
-def command(plan: Plan, one: Drawn) -> str:
+def command(plan: Plan, one: DrawnPoint) -> str:
     """Command that gives the point's iteration."""
     work, job = one.point.work, plan.job
     offer, training = work.site.offer, work.site.scenario.training

@@ -29,8 +29,6 @@ STEPS = (
 )
 """Ticks of a logarithmic axis within a decade, coarse to fine."""
 WHISKERS = 4  # number per curve of training
-APART, REACH = 0.08, 0.56
-"""Octaves between the points of two methods at a size, and between the first and the last."""
 LEGEND = 0.25  # largest share of a chart's height: on a phone long legends scroll
 CURVES = 480  # pixels of a chart of training
 OF_SEEDS = "Median over seeds; whiskers from the lowest seed to the highest."
@@ -62,9 +60,8 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
         for label in ranged
         if all(row.speedup_low and row.speedup_high for row in result.rows if row.label == label)
     ]
-    step = min(APART, REACH / max(1, len(known)))
     heights: list[float] = []
-    beside = {one: 2 ** (step * (n - (len(known) - 1) / 2)) for n, one in enumerate(known)}
+    beside = style.side_by_side(known)
     for label, line in lines_of({row.label: row.compressor for row in result.rows}).items():
         rows = sorted(
             (row for row in result.rows if row.label == label), key=lambda row: row.workers

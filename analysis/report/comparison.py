@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.scenarios.result import Row
-from gcsim.scenarios.trained.bands import sooner
+from gcsim.scenarios.trained.bands import target_speed_ratio
 from gcsim.scenarios.uncertainty.close_pairs import ERRORS
 from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.luck import Luck, as_probability, error_of_difference, probability_shorter
@@ -44,7 +44,7 @@ def worlds(row: Row) -> NDArray[np.float64]:
 
 def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
     """Speed of `one` relative to `other`; without `luck` as if the means had no errors."""
-    faster = sooner(one, other) if _trained(one, other) else worlds(other) / worlds(one)
+    faster = target_speed_ratio(one, other) if _trained(one, other) else worlds(other) / worlds(one)
     low, high = interval(faster)
     error = ERRORS * _error(one, other) / one.iteration_s if luck else 0.0
     ends = _ring_or_tree(one, other)
@@ -67,7 +67,7 @@ def _ring_or_tree(one: Row, other: Row) -> list[float]:
 def probability_faster(one: Row, other: Row) -> float:
     """Probability that `one` is faster: its share of the draws, where luck may turn each."""
     if _trained(one, other):
-        return as_probability(np.mean(sooner(one, other) > 1))
+        return as_probability(np.mean(target_speed_ratio(one, other) > 1))
     return probability_shorter(worlds(one), worlds(other), _error(one, other))
 
 

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.analysis.report.table import bare_table
-from gcsim.scenarios.explained import Explained, Kernel
+from gcsim.scenarios.explained import Explanation, Kernel
 
 MOST = 12  # kernels of a stage with a line of their own
 
 
-def parts(found: Explained) -> tuple[RenderableType, ...]:
+def parts(found: Explanation) -> tuple[RenderableType, ...]:
     """Text of `gcsim explain`."""
     where = f"{plural(found.nodes, 'node')}, {plural(found.workers, 'worker')} ({found.scenario})"
     return (
@@ -29,7 +29,7 @@ def parts(found: Explained) -> tuple[RenderableType, ...]:
     )
 
 
-def _said(found: Explained) -> Iterator[str]:
+def _said(found: Explanation) -> Iterator[str]:
     stages: dict[str, float] = {}
     for kernel in found.kernels:
         stages[kernel.stage] = stages.get(kernel.stage, 0.0) + kernel.seconds
@@ -50,7 +50,7 @@ def _said(found: Explained) -> Iterator[str]:
         yield f"Estimated kernel times: {', '.join(found.estimated)} (gcsim list devices)."
 
 
-def _kernels(found: Explained) -> Table:
+def _kernels(found: Explanation) -> Table:
     table = bare_table(["stage", "kernel", "class", ">launches", ">MB", ">ms"])
     for stage in dict.fromkeys(kernel.stage for kernel in found.kernels):
         kernels = [kernel for kernel in found.kernels if kernel.stage == stage]
@@ -71,7 +71,7 @@ def _line(stage: str, name: str, kind: str, kernels: Sequence[Kernel]) -> list[s
     return [stage, name, kind, *map(significant, sums)]
 
 
-def _collectives(found: Explained) -> RenderableType:
+def _collectives(found: Explanation) -> RenderableType:
     if not found.collectives:
         return Text("No collective.")
     table = bare_table([">bucket", ">elements", "collective", "algorithm", ">sent [MB]"])

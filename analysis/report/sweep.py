@@ -33,7 +33,7 @@ from gcsim.analysis.report.table import (
 )
 from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import scenario_from
+from gcsim.scenarios.advice.question import scenario_from
 from gcsim.scenarios.findings import Findings
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 from gcsim.scenarios.sweeps.grid import written

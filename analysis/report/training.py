@@ -8,7 +8,7 @@ from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.trained.horizon import DELAY, inconclusive
-from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
+from gcsim.scenarios.trained.shipped_tasks import TaskOutcome, on_shipped_tasks
 from gcsim.simulator.training import DENSE
 
 
@@ -69,7 +69,7 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
     return said if told else [*said, DELAY]
 
 
-def _ended(one: Ended, others: str) -> str:
+def _ended(one: TaskOutcome, others: str) -> str:
     """ "digits_8 (momentum SGD) needs 1.07 times as many steps as dense (3 of 3 seeds at accuracy
     0.97)" """
     task = f"{one.task} ({one.optimizer}){others}"

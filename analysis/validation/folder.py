@@ -26,7 +26,7 @@ from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, P
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.reading.overrides import apply
-from gcsim.scenarios.stated import Stated, stated
+from gcsim.scenarios.stated import StatedRun, stated
 
 _OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
 _CELL = re.compile(r"\$([\w.]+)")
@@ -60,7 +60,7 @@ class Folder:
     document: Document
     file: row_files.SuiteFile
     values: dict[str, float] = field(default_factory=dict)  # fitted values so far
-    _runs: dict[str, Stated] = field(default_factory=dict)
+    _runs: dict[str, StatedRun] = field(default_factory=dict)
     _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @cached_property
@@ -72,7 +72,7 @@ class Folder:
 
     def runs(
         self, row: row_files.Row, *, catalogue: bool = False, steps: bool = False
-    ) -> list[Stated]:
+    ) -> list[StatedRun]:
         """Runs that a row waits for; the longest decides. Empty if unknown to the catalogue alone,
         with stated steps or without."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
@@ -97,7 +97,7 @@ class Folder:
 
     def _run(
         self, row: row_files.Row, variant: row_files.Changes, catalogue: bool, steps: bool = False
-    ) -> Stated:
+    ) -> StatedRun:
         changes: dict[str, str] = {}
         prices: dict[str, str] = {}
         for key, value in (*self._changes(row, catalogue), *_flat(variant)):
@@ -328,7 +328,7 @@ class Folder:
             stated_worlds=self._worlds(row, own) if own else (),
         )
 
-    def _predicted(self, row: row_files.Row, runs: Sequence[Stated]) -> float:
+    def _predicted(self, row: row_files.Row, runs: Sequence[StatedRun]) -> float:
         if row.unit == "bytes":
             return runs[0].sent * row.number("samples", 1)
         return self.published(row, _longest(runs))
@@ -338,14 +338,14 @@ class Folder:
             citation(self.path, row["source"], row["where"]) if row["source"] else self.file.source
         )
 
-    def _worlds(self, row: row_files.Row, runs: Sequence[Stated]) -> tuple[float, ...]:
+    def _worlds(self, row: row_files.Row, runs: Sequence[StatedRun]) -> tuple[float, ...]:
         """Published values in drawn worlds; empty if the row is no step of a cluster."""
         if any(one.traffic.grouping == "none" or one.cluster.workers == 1 for one in runs):
             return ()
         seconds = np.max([self._drawing(one) for one in runs], axis=0).tolist()
         return tuple(self.published(row, one) for one in seconds)
 
-    def _drawing(self, run: Stated) -> NDArray[np.float64]:
+    def _drawing(self, run: StatedRun) -> NDArray[np.float64]:
         """Seconds in all worlds, shared by rows of one run."""
         if id(run) not in self._drawn:
             # with a range, if of nothing: collectives' times are those of the catalogue's passes
@@ -359,13 +359,13 @@ class Folder:
             )
         return self._drawn[id(run)]
 
-    def _without(self, source: str, runs: Sequence[Stated]) -> list[Stated]:
+    def _without(self, source: str, runs: Sequence[StatedRun]) -> list[StatedRun]:
         """Runs on devices without the source's own steps; empty if no other source has any."""
         work = work_of(source, "")
         found = [self._others(work, one) if work else one for one in runs]
         return found if all(map(_known, found)) else []
 
-    def _others(self, work: str, run: Stated) -> Stated:
+    def _others(self, work: str, run: StatedRun) -> StatedRun:
         """A run without what the source has said."""
         name = f"{id(run)} without {work}"
         if name not in self._runs:
@@ -373,15 +373,15 @@ class Folder:
             device = without(work, run.cluster.device, run.profile.model, precision)
             cluster = replace(run.cluster, device=device)
             same = device is run.cluster.device
-            self._runs[name] = run if same else replace(run, cluster=cluster, _held={})
+            self._runs[name] = run if same else replace(run, cluster=cluster, _exchanges_by_size={})
         return self._runs[name]
 
 
-def _longest(runs: Sequence[Stated]) -> float:
+def _longest(runs: Sequence[StatedRun]) -> float:
     return max(run.seconds for run in runs)
 
 
-def _known(run: Stated) -> bool:
+def _known(run: StatedRun) -> bool:
     """Whether the catalogue knows the step."""
     try:
         return run.step >= 0

@@ -92,8 +92,8 @@ def advise(
     from gcsim.analysis.advice.advice import advice
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit_exactly, note, note_next, width
-    from gcsim.scenarios.advice.asked import Words, asked, number
-    from gcsim.scenarios.advice.asked import option as called
+    from gcsim.scenarios.advice.question import Words, ask, number
+    from gcsim.scenarios.advice.question import option as called
     from gcsim.scenarios.checks.fits import DoesNotFitError
 
     words = Words(
@@ -115,13 +115,13 @@ def advise(
     )
     wide, given, misfit, cures = min(width(), 100), list(sets or ()), None, list[str]()
     with users_code():
-        question = asked(source, words, given, seed, called=called)
+        question = ask(source, words, given, seed, called=called)
         try:
             question.scenario  # noqa: B018  # its mistakes come first
         except DoesNotFitError as error:
             misfit, cures = error, [] if axes is not None else list(error.misfit.sets)
             if cures:
-                question = asked(source, words, given + cures, seed, called=called)
+                question = ask(source, words, given + cures, seed, called=called)
     if misfit is not None and not cures:
         emit_exactly(unfit.to_json(misfit) if as_json else unfit.summary(misfit, width=wide))
         return

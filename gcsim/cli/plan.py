@@ -58,7 +58,7 @@ def plan(
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios import catalog
-    from gcsim.scenarios.advice.asked import count_of
+    from gcsim.scenarios.advice.question import count_of
     from gcsim.scenarios.planning.choice import planned
     from gcsim.scenarios.planning.search import Job
 

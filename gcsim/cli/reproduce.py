@@ -38,7 +38,7 @@ def reproduce(
     """Reproduce a paper's result in miniature.
 
     Reports whether a table or figure keeps its order and shape; the exit code is 0 in either case.
-    Trainings are cached, and after an interruption the same command continues.
+    Training runs are cached; after an interruption, the same command continues.
     """
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note_written

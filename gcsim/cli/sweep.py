@@ -47,7 +47,7 @@ def sweep(
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios.sweeps.store import POINTS
     from gcsim.scenarios.sweeps.sweep import execute, prepare
-    from gcsim.scenarios.trained.known import Trainings
+    from gcsim.scenarios.trained.known import TrainingJudge
 
     with watching(quiet) as progress:
         plan = prepare(scenario, grid, overrides=sets or (), seed=seed, progress=progress)
@@ -56,7 +56,13 @@ def sweep(
         with watching(quiet) as progress:
             tell = (lambda _: None) if quiet else note
             result = execute(
-                plan, folder, jobs=jobs, dask=dask, judge=Trainings, progress=progress, tell=tell
+                plan,
+                folder,
+                jobs=jobs,
+                dask=dask,
+                judge=TrainingJudge,
+                progress=progress,
+                tell=tell,
             )
     except KeyboardInterrupt:
         done = len(list((folder / POINTS).glob("[!.]*.json")))

@@ -1,7 +1,7 @@
 """Changes instead of gradient compression, and the time that each saves.
 
-A change is some settings of the scenario; the engine simulates uncompressed training and the
-advised methods with it, for as many samples, medians of the drawn worlds.
+A change consists of settings of the scenario. The engine simulates uncompressed training and the
+advised methods with it, for the same number of samples; times are medians of the drawn worlds.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from gcsim.scenarios.advice.asked import LARGE_BUCKET, LOCAL, Asked
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import LARGE_BUCKET, LOCAL, Question
 from gcsim.scenarios.advice.slowest_link import links_between, slowest_link
 from gcsim.scenarios.findings import Change, Limits
 from gcsim.scenarios.result import Row
@@ -21,11 +21,11 @@ LEAST = 0.01
 """Least share of some method's iteration that a listed change saves."""
 _FEW = 8
 """Most workers for trying two collectives at a time, which are simulated message by message."""
-_ALL = 1000  # factor on the rate at which bytes no longer matter
+_ALL = 1000  # factor on the rate with which bytes take practically no time
 
 
-def candidates(question: Asked) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Changes possible in this scenario: words, settings, effect on the training."""
+def candidates(question: Question) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield the possible changes of this scenario: words, settings, effect on the training."""
     scenario = question.scenario
     cluster, training = scenario.cluster, scenario.training
     chosen = cluster.collectives
@@ -58,7 +58,7 @@ def candidates(question: Asked) -> Iterator[tuple[str, tuple[str, ...], str]]:
     yield words, (f"training.accumulation={micro}",), "global batch 4x"
 
 
-def _faster_links(question: Asked) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def _faster_links(question: Question) -> Iterator[tuple[str, tuple[str, ...], str]]:
     cluster = question.scenario.cluster
     several = cluster.nodes > 1
     for one in links_between(question):
@@ -78,7 +78,7 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
     if now is None or engine.scenario.dense is None:
         return []
     found = []
-    for words, overrides, note in candidates(engine.asked):
+    for words, overrides, note in candidates(engine.question):
         then = engine.rows(overrides, labels, draws=True)
         if then is not None:
             saves = {label: _saved(now[label], then[label]) for label in now if label in then}
@@ -91,7 +91,7 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
 
 
 def dense_of(scenario: Scenario) -> str:
-    """Label of uncompressed training."""
+    """Return the label of uncompressed training."""
     assert scenario.dense is not None  # noqa: S101
     return scenario.compressors[scenario.dense].label
 
@@ -113,7 +113,7 @@ def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
 
 
 def _saved(now: Row, then: Row) -> float:
-    """Seconds saved per iteration, for as many samples."""
+    """Return the seconds saved per iteration, for the same number of samples."""
     ratio = now.throughput_samples_per_s / then.throughput_samples_per_s
     return now.iteration_s * (1 - ratio)
 
@@ -123,7 +123,7 @@ def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
     now = engine.rows((), labels)
     if now is None:
         return {}
-    link = slowest_link(engine.asked)
+    link = slowest_link(engine.question)
     fast, prompt = now, now
     if link is not None and not link.no_one_rate:
         fast = engine.rows(link.faster(_ALL), labels) or now

@@ -1,4 +1,4 @@
-"""Unstated facts of the user's cluster, and their possible answers."""
+"""Facts of the user's cluster that are not stated, and their possible values."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import SUPPOSED_HALF, Asked
+from gcsim.scenarios.advice.question import SUPPOSED_HALF, Question
 from gcsim.scenarios.findings import Answer
 from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
 
 
-def open_questions(asked: Asked) -> Iterator[Answer]:
-    """Answers that would change the scenario."""
-    cluster = asked.scenario.cluster
+def open_questions(question: Question) -> Iterator[Answer]:
+    """Yield answers that would change the scenario."""
+    cluster = question.scenario.cluster
     if cluster.workers == 1:
         return
     bus = cluster.intra_node.name.removesuffix("_x16")
@@ -22,21 +22,24 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         for way, words in _WAYS.items():
             setting = f"cluster.intra_node={bus}_{way}"
             yield _answer(words, f"--set {setting}", setting)
-    sharded = asked.scenario.training.sharded
-    if not asked.states_loop and not sharded:
+    sharded = question.scenario.training.sharded
+    if not question.states_loop and not sharded:
         for name, words in (("ddp", "PyTorch, which the hook needs"), ("own", "no overlap")):
-            if (setting := f"training.loop={name}") not in asked.supposed:
+            if (setting := f"training.loop={name}") not in question.supposed:
                 yield _answer(words, f"--loop {name}", setting)
     if cluster.nodes > 1 and not cluster.groups:
-        yield from _of_the_network(asked)
-    for ends in () if sharded or asked.states_setting("training", "between") else _ENDS:
+        yield from _of_the_network(question)
+    for ends in () if sharded or question.states_setting("training", "between") else _ENDS:
         if 1 < cluster.ranks_in(ends) < cluster.workers:
             words = f"the GPUs of a {ends[:-1]} sum first, then the {ends} exchange"
             yield _answer(words, f"--set {_BETWEEN}{ends}", f"{_BETWEEN}{ends}")
-    precision = asked.scenario.training.precision
-    if not asked.states_setting("training", "precision") and SUPPOSED_HALF not in asked.supposed:
+    precision = question.scenario.training.precision
+    if (
+        not question.states_setting("training", "precision")
+        and SUPPOSED_HALF not in question.supposed
+    ):
         yield _answer("", "--precision fp16", "training.precision=fp16")
-    elif precision in ("fp16", "bf16") and not asked.states_setting("training", "gradients"):
+    elif precision in ("fp16", "bf16") and not question.states_setting("training", "gradients"):
         setting = f"training.gradients={precision}"
         yield _answer("gradients stored so", f"--set {setting}", setting)
 
@@ -45,19 +48,19 @@ _BETWEEN = "training.between="
 _ENDS: tuple[Literal["nodes", "racks"], ...] = ("nodes", "racks")
 
 
-def _of_the_network(asked: Asked) -> Iterator[Answer]:
-    """Answers on the link between nodes: a cap, RDMA or TCP."""
-    cluster = asked.scenario.cluster
+def _of_the_network(question: Question) -> Iterator[Answer]:
+    """Yield answers on the link between nodes: a rate limit, RDMA or TCP."""
+    cluster = question.scenario.cluster
     link = cluster.at_one_nic.network
     if carrier(cluster.collectives.transport, link.name).endswith("TCP"):
         wired = ETHERNET.match(link.name)
-        if wired and not asked.states_setting("cluster", "network", "limited"):
+        if wired and not question.states_setting("cluster", "network", "limited"):
             words = "tc or the provider caps the bandwidth and drops bursts"
             yield _answer(words, "--limited", "cluster.network.limited=true")
         remote = f"{entry_name(link)}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
             yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
-    elif isinstance(said := asked.stated("cluster", "network"), str) and supposes_rdma(said):
+    elif isinstance(said := question.stated("cluster", "network"), str) and supposes_rdma(said):
         yield _answer("TCP", f'--network "{said} TCP"', f'cluster.network="{said} TCP"')
 
 
@@ -66,23 +69,23 @@ _WAYS = {
     "across": "two sockets: NODE or SYS",
     "host": "via SHM: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL or no P2P driver",
 }
-"""Ways between two GPUs of a node without NVLink, of which a bus of a board says nothing."""
+"""Ways between two GPUs of a node without NVLink, which the board does not determine."""
 
 
 WHICH_WAY = (
     "find out how the GPUs talk: NCCL_DEBUG=INFO logs via P2P or via SHM, "
     "nvidia-smi topo -m shows the way"
 )
-"""Check that decides between the ways (src/transport/p2p.cc and shm.cc of NCCL)."""
+"""Command whose output decides between these ways (NCCL: src/transport/p2p.cc and shm.cc)."""
 
 
 def of_the_bus(answer: Answer) -> bool:
-    """Whether an answer is one of the ways between two GPUs."""
+    """Whether an answer is about the way between two GPUs."""
     return any(one.startswith("cluster.intra_node=") for one in answer.overrides)
 
 
 def is_choice(answer: Answer) -> bool:
-    """Whether an answer is a way to train, not a fact of the cluster."""
+    """Whether an answer is a choice of the user rather than a fact of the cluster."""
     return any(one.startswith(_BETWEEN) for one in answer.overrides)
 
 

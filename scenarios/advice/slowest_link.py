@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gcsim.scenarios.advice.asked import Asked
+from gcsim.scenarios.advice.question import Question
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.links import Link
 from gcsim.units import exact
@@ -68,7 +68,7 @@ def nearest_link(cluster: Cluster) -> LinkBetween:
     )
 
 
-def links_between(question: Asked) -> list[LinkBetween]:
+def links_between(question: Question) -> list[LinkBetween]:
     """The links that a message between the farthest workers crosses: NICs, or a lone node's bus,
     then uplinks."""
     cluster = question.scenario.cluster
@@ -85,7 +85,7 @@ def links_between(question: Asked) -> list[LinkBetween]:
     return found
 
 
-def slowest_link(question: Asked) -> LinkBetween | None:
+def slowest_link(question: Question) -> LinkBetween | None:
     """The link with the lowest goodput; None for one worker."""
     if question.scenario.cluster.workers == 1:
         return None
@@ -95,7 +95,7 @@ def slowest_link(question: Asked) -> LinkBetween | None:
 _UPLINKS = {"uplink": "the racks' uplinks", "pod_uplink": "the pods' uplinks"}
 
 
-def _of_groups(question: Asked) -> Iterator[LinkBetween]:
+def _of_groups(question: Question) -> Iterator[LinkBetween]:
     """The NICs of groups of nodes, alike ones together."""
     cluster = question.scenario.cluster
     stated = question.stated("cluster", "groups")

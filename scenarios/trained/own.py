@@ -22,16 +22,16 @@ Function = Callable[..., Any]
 MAIN = "__main__"
 
 
-def with_own(
+def with_user_code(
     scenario: Scenario,
     *,
     build_model: Function | None = None,
     splits: Function | None = None,
     loss: Function | None = None,
 ) -> Scenario:
-    """The scenario with a user's functions in place of what it names. A sample's shape is the first
-    one's, the number of classes the model's last axis. Raises `InputError` for functions that
-    cannot be imported elsewhere, and for a model without data."""
+    """Replace model, data and loss of a scenario by a user's functions. The input shape is that of
+    the first sample, the number of classes the size of the model's last axis. Raises `InputError`
+    for functions that other processes cannot import, and for a model without data."""
     task = scenario.train_task if splits is None else name_of(splits, "splits")
     model = scenario.model
     if build_model is not None:
@@ -39,7 +39,7 @@ def with_own(
         if splits is None:
             message = "your own model needs your own data"
             raise InputError(message, place="build_model", hint="give splits, too")
-        shape, kind, classes = _looked_at(build_model, splits)
+        shape, kind, classes = _inspect(build_model, splits)
         model = own_model(name, shape, max(2, classes), input_kind=kind)
     found = replace(
         scenario,
@@ -52,7 +52,7 @@ def with_own(
 
 
 def name_of(function: Function, place: str) -> str:
-    """`package.module:function`, for other processes; `InputError` if it has no such name."""
+    """Return `package.module:function`, for other processes; `InputError` without such a name."""
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
     if module == MAIN:
@@ -68,8 +68,8 @@ def name_of(function: Function, place: str) -> str:
     return f"{module}:{name}"
 
 
-def _looked_at(build_model: Function, splits: Function) -> tuple[tuple[int, ...], InputKind, int]:
-    """Shape and kind of a sample, and size of the output's last axis (1: none)."""
+def _inspect(build_model: Function, splits: Function) -> tuple[tuple[int, ...], InputKind, int]:
+    """Return the shape and kind of a sample, and the size of the output's last axis (1: none)."""
     import torch
 
     from gcsim.traces.tasks.split import DatasetSamples

@@ -1,8 +1,8 @@
 """Times of a trajectory's steps on every cluster of a scenario.
 
 Stage 2 prices a window of a trajectory as any traffic profile (`Trajectory.profile`), on each size,
-as stated and in each drawn world. A method's windows whose bytes differ by less than 2 % are priced
-once: constant traffic costs what it does in `gcsim run`.
+as stated and in each drawn world. Of a method's windows whose bytes differ by less than 5 %, the
+most typical one is priced: constant traffic costs what it does in `gcsim run`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from gcsim.scenarios.running.simulate import (
 )
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained.search import Tried
+from gcsim.scenarios.trained.search import MethodTraining
 from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.training.trajectory import Trajectory, Window
 
-ALIKE = 0.02  # relative difference of bytes below which windows are priced as one
+ALIKE = 0.05  # relative difference of bytes below which windows are priced as one
 Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Step times of a method on one cluster."""
+    """Step times of a method on one cluster, by window of its trajectories."""
 
     priced: Mapping[Hashable, Simulated]  # simulated steps by kind of window
 
     def elapsed(self, trajectory: Trajectory, *, widened_draws: bool = False) -> Seconds:
-        """Seconds from the first step to each evaluation, `[evaluations, worlds]` (one world, as
-        stated, without ranges); `widened_draws`: the worlds of ranges, else of estimates."""
+        """Return seconds from the first step to each evaluation, `[evaluations, worlds]` (without
+        ranges only the stated world); `widened_draws`: use `Simulated.widened_draws`."""
         ends = np.array([one.step for one in trajectory.evaluations], dtype=float)
         windows = trajectory.windows
         if not windows:
@@ -53,38 +53,50 @@ class Clock:
         worlds = [one.widened_draws if widened_draws else one.draws for one in each]
         stated = [(one.prediction.iteration,) for one in each]
         seconds = np.array([a or b for a, b in zip(worlds, stated, strict=True)])
-        taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps of a window until then
+        taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps before the evaluation
         return np.asarray(taken @ seconds)
 
     def mean(self, trajectory: Trajectory) -> Seconds:
-        """Seconds per step over all windows, at least one, by drawn world."""
+        """Return the mean seconds per step over all windows, by drawn world."""
         steps = sum(window.steps for window in trajectory.windows)
         found: Seconds = self.elapsed(trajectory)[-1] / steps
         return found
 
 
 def kind_of(trajectory: Trajectory, window: Window) -> Hashable:
-    """Kind of a window; each is priced once."""
+    """Return the kind of a window; each kind is priced once."""
     sent = window.wire_bytes_per_worker
     size = round(math.log(sent) / math.log1p(ALIKE)) if sent else None
     return (trajectory.compressor, str(trajectory.parameters), window.order, size)
 
 
+def _typical(windows: Sequence[tuple[Trajectory, Window]]) -> tuple[Trajectory, Window]:
+    """Return the window whose bytes are nearest to the mean over all steps."""
+    steps = sum(window.steps for _, window in windows)
+    mean = sum(window.steps * window.wire_bytes_per_worker for _, window in windows) / steps
+    return min(windows, key=lambda one: abs(one[1].wire_bytes_per_worker - mean))
+
+
 def clocks(
-    scenario: Scenario, tried: Sequence[Tried], progress: Progress, prices: PriceList | None = None
+    scenario: Scenario,
+    tried: Sequence[MethodTraining],
+    progress: Progress,
+    prices: PriceList | None = None,
 ) -> list[list[Clock]]:
-    """Clocks by method and cluster size; `prices`: the device's, where at hand."""
-    profiles: dict[Hashable, TrafficProfile] = {}
+    """Return clocks by method and cluster size; `prices` of the device are used if given."""
+    alike: dict[Hashable, list[tuple[Trajectory, Window]]] = {}
     owners: dict[Hashable, int] = {}
     for number, one in enumerate(tried):
         for trajectory in one.trajectories:
             for window in trajectory.windows:
                 kind = kind_of(trajectory, window)
-                if kind not in profiles:
-                    profile = trajectory.profile(window)
-                    profile = as_trained(profile, scenario.training, scenario.cluster)
-                    profiles[kind] = as_collectives(profile, scenario.cluster)
-                    owners[kind] = number
+                alike.setdefault(kind, []).append((trajectory, window))
+                owners.setdefault(kind, number)
+    profiles: dict[Hashable, TrafficProfile] = {}
+    for kind, windows in alike.items():
+        trajectory, window = _typical(windows)
+        profile = as_trained(trajectory.profile(window), scenario.training, scenario.cluster)
+        profiles[kind] = as_collectives(profile, scenario.cluster)
     kinds = list(profiles)
     first = profiles[kinds[0]]
     passes = measured_passes(scenario, first)

@@ -1,7 +1,7 @@
-"""Outcomes of the shipped tasks' trainings with a method; nothing is trained.
+"""Outcomes of the shipped tasks' trainings with a method, without training.
 
-They stand in where a scenario does not say how to train: results on small tasks, with a horizon
-(`horizon.py`).
+They are used if a scenario does not say how to train: results on small tasks, with their length in
+delays (`horizon.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.files import cache_folder
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.traces.training import shipped
 from gcsim.traces.training.plan import Optimizer
@@ -30,11 +30,11 @@ TASKS = (
 Field = Literal["images", "text"]
 
 if TYPE_CHECKING:
-    from gcsim.scenarios.trained.search import Tried
+    from gcsim.scenarios.trained.search import MethodTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class TaskOutcome:
     """Outcome of one task with a method."""
 
     task: str
@@ -48,20 +48,22 @@ class Ended:
     steps_vs_dense: float | None
     """Steps to the target over dense training's; None where half or more seeds miss it, or the
     training is too short to tell."""
-    too_short: str  # why, with the steps that could tell
+    too_short: str  # reason if it is inconclusive, with the steps needed
 
 
-def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
-    """Outcomes of the tasks with known training, kept until a trajectory comes or goes."""
+def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
+    """Return the outcomes of the shipped tasks; cached while the trajectories stay the same."""
     if kind not in REGISTRY:
         return ()
     folders = shipped.FOLDER, cache_folder() / "trajectories"
     files = [(path, path.stat().st_mtime_ns) for folder in folders for path in folder.glob("*")]
-    name = kept.name_of(kind=kind, given=given, trajectories=sorted(files))
-    return kept.remembered(name, TypeAdapter(tuple[Ended, ...]), lambda: _on_all(kind, given))
+    name = result_cache.key_of(kind=kind, given=given, trajectories=sorted(files))
+    return result_cache.cached(
+        name, TypeAdapter(tuple[TaskOutcome, ...]), lambda: _on_all(kind, given)
+    )
 
 
-def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
+def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
     parameters = check_parameters(kind, given).model_dump()
     usual = check_parameters(kind, {}).model_dump()
     found = []
@@ -71,8 +73,10 @@ def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]]) -> Ended | None:
-    """Outcome of a task with the first of these parameters that was trained."""
+def on_shipped_task(
+    name: str, kind: str, parameters: Sequence[Mapping[str, Any]]
+) -> TaskOutcome | None:
+    """Return the outcome of a task with the first of these parameters that was trained."""
     from gcsim.scenarios.trained.runs import plan_of
     from gcsim.scenarios.trained.search import known_of
     from gcsim.scenarios.trained.study import dense_level, described, ends_of, steps_ratio
@@ -85,7 +89,7 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
         return None
     plan, level = plan_of(scenario), dense_level(dense)
     ends, base = (ends_of(plan, one, level) for one in (tried, dense))
-    return Ended(
+    return TaskOutcome(
         task=name,
         field=field_of(scenario),
         optimizer=kind_of(plan.optimizer),
@@ -99,7 +103,7 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
 
 
 def field_of(scenario: Scenario) -> Field | None:
-    """Field of a scenario's model by a sample's shape; None if neither."""
+    """Return the field of a scenario's model by a sample's shape; None for other fields."""
     if scenario.model.input == "tokens":
         return "text"
     return "images" if len(scenario.model.input_shape) == len("CHW") else None
@@ -113,7 +117,7 @@ def kind_of(optimizer: Optimizer) -> str:
 
 
 @lru_cache
-def _task(name: str) -> tuple[Scenario, Tried | None]:
+def _task(name: str) -> tuple[Scenario, MethodTraining | None]:
     from gcsim.scenarios.trained.search import known_of
 
     scenario = load_scenario(name)

@@ -32,7 +32,7 @@ from gcsim.scenarios.uncertainty.figures import Column
 from gcsim.scenarios.uncertainty.kernel_use import counts
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.devices.clocks import together
+from gcsim.simulator.devices.clocks import combined_time
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import (
@@ -269,7 +269,7 @@ class Approximation:
                 if figure in slower:
                     clock = host if figure[0] in device.host else kernels
                     clock += count * slower[figure]
-            total += together(host, kernels) - float(stated.total)
+            total += combined_time(host, kernels) - float(stated.total)
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:

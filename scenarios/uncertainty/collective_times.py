@@ -8,9 +8,11 @@ its stated value, and in some drawn worlds. The others are interpolated:
   the stated and single-input worlds is used if it predicts `PROBES` drawn worlds. Otherwise Gloo's
   rings are simulated in every world (`rings/worlds.py`), the others in up to `SUPPORT`, with a
   radial basis r and a linear tail (M. Buhmann 2003, "Radial basis functions", sec. 2.2).
-- If NCCL chooses a ring in some worlds and a tree in others, both are evaluated.
-- Over sizes (except for Gloo's rings), up to `SIZES` per kind are evaluated in all worlds; the
-  ratio to the stated duration, which is simulated for every size, is interpolated linearly.
+- If NCCL chooses a ring in some worlds and a tree in others, both are evaluated, and each world has
+  its own.
+- Over sizes (except for Gloo's rings), up to `SIZES` per kind are evaluated in all worlds, by the
+  algorithm of each size. Durations are linear in bytes between two of them, and scaled to the
+  stated duration, which is simulated for every size.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class CollectiveTimes:
         self._in_rings: dict[CollectiveRecord, Column | None] = {}
         self._together = np.zeros(cluster.workers, dtype=np.int64)
         self._weights: dict[tuple[int, ...], NDArray[np.float64]] = {}
-        self._known: dict[tuple[CollectiveRecord, int], Column] = {}
+        self._of = cache(self._by)
         self._anchors = _anchors(records)
 
     def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
@@ -118,17 +120,30 @@ class CollectiveTimes:
         around = self._in_rings[record]
         if around is not None:
             return around
-        below, above = self._anchors[_kind(record)].neighbours(record)
-        stated, low, high = _bytes(record), _bytes(below), _bytes(above)
-        share = (stated - low) / (high - low) if high > low else 0.0
-        ratios = self._of(below, server_time)
-        if share:
-            ratios = (1 - share) * ratios + share * self._of(above, server_time)
-        times: Column = self._simulated(0, record, server_time) * ratios / ratios[0]
+        choice = ring_or_tree(record, self._cluster_in(0))
+        if choice is None:
+            times = self._sized(record, server_time)
+        else:
+            ring, tree, border = choice
+            rings, times = self._tuners < float(border), np.zeros(len(self._worlds))
+            for name, worlds in ((ring, rings), (tree, ~rings)):
+                if worlds.any():
+                    times[worlds] = self._sized(record, server_time, name)[worlds]
         if server_time and more.any():
             alone = self._simulated(0, record, 0)
             served = (times[0] - alone) / server_time
             times = np.maximum(times + served * more, 0.0)
+        return times
+
+    def _sized(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
+        """Interpolate durations with one algorithm ("": the cluster's choice) between anchors."""
+        below, above = self._anchors[_kind(record)].neighbours(record)
+        stated, low, high = _bytes(record), _bytes(below), _bytes(above)
+        share = (stated - low) / (high - low) if high > low else 0.0
+        found = self._of(below, server_time, algorithm)
+        if share:
+            found = (1 - share) * found + share * self._of(above, server_time, algorithm)
+        times: Column = self._simulated(0, record, server_time, algorithm) * found / found[0]
         return times
 
     def _ring(self, record: CollectiveRecord) -> Column | None:
@@ -147,22 +162,7 @@ class CollectiveTimes:
         times[self._moved] = everywhere
         return times
 
-    def _of(self, record: CollectiveRecord, server_time: int) -> Column:
-        """Return the durations of an anchor, by world."""
-        if (record, server_time) not in self._known:
-            choice = ring_or_tree(record, self._cluster_in(0))
-            rings = np.zeros(0, dtype=bool) if choice is None else self._tuners < float(choice[2])
-            if choice is None or rings.all() or not rings.any():
-                found = self._by(record, server_time)
-            else:
-                ring, tree, _ = choice
-                found = np.where(
-                    rings, self._by(record, server_time, ring), self._by(record, server_time, tree)
-                )
-            self._known[record, server_time] = found
-        return self._known[record, server_time]
-
-    def _by(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
+    def _by(self, record: CollectiveRecord, server_time: int, algorithm: str) -> Column:
         """Return durations with one algorithm ("": the cluster's choice), by world."""
 
         def simulated(numbers: range) -> Column:

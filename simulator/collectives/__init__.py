@@ -1,6 +1,6 @@
 """Collective algorithms, one per file: `prepare(call)` returns a map from entry to exit times.
 
-All that such a file needs of the simulator, and what carries a collective out, is here.
+This package exports everything that such a file needs, and the functions that run collectives.
 """
 # ruff: noqa: F401
 # mypy: implicit-reexport

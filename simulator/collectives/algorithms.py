@@ -30,25 +30,25 @@ from gcsim.simulator.host import Traffic
 
 
 class _Collective(Protocol):
-    """A module; it may have `ring`, `traffic` and `STAGES_ITSELF` as well."""
+    """Module of an algorithm, which may also have `ring`, `traffic` and `STAGES_ITSELF`."""
 
     def prepare(self, call: Call) -> Prepared: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """One line of the table."""
+    """An algorithm of a collective."""
 
     title: str
     prepare: Callable[[Call], Prepared]
     traffic: Callable[[Call], Traffic]  # traffic of a call of several ranks, for the hosts' work
     ring: Callable[[Call], Program | None] | None = None
-    """Program of one ring, two of which may run at a time; None for an empty call."""
-    stages_itself: bool = False  # the algorithm accounts for copies between device and host
+    """Program of a ring, of which two may run at a time; returns None for an empty call."""
+    stages_itself: bool = False  # the algorithm includes the copies between device and host
 
     @staticmethod
     def of(title: str, module: _Collective) -> Algorithm:
-        """Algorithm of a module; traffic defaults to that of its ring or its prepared form."""
+        """Build from a module; traffic defaults to that of its ring or its prepared form."""
         ring = getattr(module, "ring", None)
 
         def traffic(call: Call) -> Traffic:

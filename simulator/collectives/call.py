@@ -18,9 +18,9 @@ class Prepared(Protocol):
     """A collective prepared for any entry times."""
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]` of p > 1 ranks, int64, picoseconds. `key`: of the
-        messages' random delays (`jitter.py`). Times are absolute where links change over time.
-        Raises `InputError` when the clock cannot hold them."""
+        """Return exit times `[p]` for entry times `[p]` of p > 1 ranks, int64, picoseconds. `key`
+        seeds the messages' random delays (`jitter.py`). Times are absolute if links change over
+        time. Raises `InputError` when the clock cannot hold them."""
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +57,7 @@ class Call:
 
     @property
     def reception(self) -> Fraction:
-        """Gloo's all-reduce: seconds per byte to take in what has arrived."""
+        """Gloo's all-reduce: seconds per byte to take in a message that has arrived."""
         host = self.cluster.host
         return Fraction(0) if host is None else host.per_received_byte
 
@@ -67,7 +67,7 @@ class Call:
         return Fabric.of(self.cluster) if self.known_fabric is None else self.known_fabric
 
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
-        """Hop from each rank to its successor (`backwards`: predecessor), node by node. Inside a
-        node it is the node's own link, else the path between both NICs; hops that share a rack's
-        uplink or the air have their share. The same tuple for all calls on one fabric."""
+        """Return the hop from each rank to its successor (`backwards`: predecessor), node by node:
+        inside a node its bus, else the path between both NICs, with its share of a rack's uplink or
+        of the air. The same tuple is returned for all calls on one fabric."""
         return self.fabric.ring_links(backwards=backwards)

@@ -1,8 +1,8 @@
-"""Exit times of a collective: the algorithm of each request.
+"""Exit times of collectives, each by the algorithm that the cluster or its transport chooses.
 
-Where no algorithm is named, the transport chooses (`algorithm_name`):
+If the cluster names no algorithm, the transport chooses (`algorithm_name`):
 
-- textbook: rings; gloo: its own rings; custom: none, an algorithm must be named
+- textbook: rings; gloo: its own rings; custom: an algorithm must be named
 - nccl: the tuner's fastest (`collectives/nccl.py`)
 - mpich, all-reduce: recursive doubling up to 2 KiB, and for fewer elements than 2^floor(log2 p);
   else recursive halving and doubling
@@ -10,7 +10,7 @@ Where no algorithm is named, the transport chooses (`algorithm_name`):
   p and less than 80 KiB; else a ring, pipelined where blocks are unequal
 
 Assumptions: MPICH's reductions inside a node before the all-reduce (`allreduce_intra_smp.c`) are
-left out; its pipelined ring runs in synchronous rounds (`synchronous_allgatherv.py`).
+not simulated; its pipelined ring runs in synchronous rounds (`synchronous_allgatherv.py`).
 
 Source: pytorch/gloo, gloo/allreduce.cc and gloo/allgather.cc; Thakur, Rabenseifner and Gropp 2005
 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1 and 4.5, and MPICH,
@@ -45,25 +45,26 @@ from gcsim.simulator.host import Host, Traffic, Work
 from gcsim.simulator.network.links import Link
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
-"""Algorithm of kinds that have one; push-pulls here have servers (`push_pull.py`)."""
+"""Kinds with a single algorithm; push-pulls without servers are replaced in `push_pull.py`."""
 _KEPT_BYTES = 2**26  # bytes of kept exit times
 _KEPT_REQUESTS = 2**28  # bytes of kept requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardExchange(CollectiveRecord):
-    """Exchange between nodes in which each rank of a node takes part with its part of the bytes,
-    and keeps its part of the result."""
+    """Exchange between nodes in which each rank of a node handles its part of the bytes and keeps
+    its part of the result."""
 
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
-    """Algorithm that `Cluster.collectives` assigns to a request by kind, size and ranks."""
+    """Return the algorithm of a request, by its kind, size and ranks."""
     part = participants(record, cluster)
     return _algorithm(record, sizes_sent(record, part.workers), part)
 
 
 def participants(record: CollectiveRecord, cluster: Cluster) -> Cluster:
-    """The cluster of the ranks in a request's scope: all, a node's or rack's, or one of each."""
+    """Return the cluster of the ranks in a request's scope: all ranks, those of one node or rack,
+    or the first one of each."""
     parts = _parts(record, cluster)
     match record.scope:
         case "node" | "rack":
@@ -77,14 +78,14 @@ def participants(record: CollectiveRecord, cluster: Cluster) -> Cluster:
 
 
 def _parts(record: CollectiveRecord, cluster: Cluster) -> int:
-    """Number of nodes, or of racks, each of which has ranks in a request's scope."""
+    """Return the number of nodes or racks that a request's scope refers to."""
     return cluster.ranks_in("racks" if record.scope in {"rack", "racks"} else "nodes")
 
 
 def of_all_ranks(
     values: Sequence[int] | NDArray[np.int64], record: CollectiveRecord, cluster: Cluster
 ) -> NDArray[np.int64]:
-    """Values of those that take part, `[p]` of the whole cluster: each part's, or its first's."""
+    """Expand the participants' values to all ranks `[p]`; ranks that do not take part get 0."""
     found, parts = np.asarray(values, dtype=np.int64), _parts(record, cluster)
     if record.scope in {"node", "rack"}:
         return np.tile(found, parts)
@@ -96,7 +97,7 @@ def of_all_ranks(
 
 
 def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
-    """Traffic of the processes in a collective of more than one worker."""
+    """Return the traffic of the processes in a collective of more than one worker."""
     part = participants(record, cluster)
     call = call_of(record, part, Fabric.of(part))
     if part.workers == 1:
@@ -115,14 +116,14 @@ def execute(
     server_time: Picoseconds = 0,
     key: int = 0,
 ) -> Times:
-    """Exit times `[p]` of one collective, as `CollectiveMemo`."""
+    """Return the exit times `[p]` of one collective, as `CollectiveMemo`."""
     return CollectiveMemo(cluster)(record, starts, server_time, key)
 
 
 class CollectiveMemo:
-    """Collectives on one cluster, prepared once per request. Without random delays and changing
-    links, exit times are known by request, server time and entry times relative to the first
-    rank's, and remembered. Rings are not: computing one again is as fast."""
+    """Collectives on one cluster, prepared once per request. Without random delays and links that
+    change over time, exit times depend only on request, server time and entry times relative to the
+    first rank's, and are cached; except for rings, which are as fast to compute again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -130,25 +131,24 @@ class CollectiveMemo:
         self.forget()
 
     def forget(self) -> None:
-        """Free what is prepared and remembered."""
+        """Free prepared requests and cached exit times."""
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
         self._parts: dict[str, CollectiveMemo] = {}  # by scope
         self._held = 0  # approximate bytes of the requests
-        self._fabrics: dict[Link, Fabric] = {}  # by the network, as kinds of requests see it
+        self._fabrics: dict[Link, Fabric] = {}  # by network link, which depends on the kind
         self._seen: dict[str, tuple[Cluster, Fabric]] = {}  # by kind of request
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
     def __call__(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds = 0, key: int = 0
     ) -> Times:
-        """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
+        """Return exit times `[p]` for entry times `[p]` (int64, picoseconds) on p workers.
 
-        Payload sizes are the record's N, cycled: worker i sends what the recorded worker i mod N
-        sent; parts of one whole are scaled by N / p, rounded up. `server_time`: computation of
-        parameter servers or of a merge; `key`: of the random delays (`jitter.collective_key`).
-        Entry times are absolute where links change over time. A single worker leaves at once.
-        Raises `InternalError` when a rank would leave before the last entry, which none here can
-        do.
+        The N recorded payload sizes are used cyclically: worker i sends the bytes of recorded
+        worker i mod N; parts of a whole are scaled by N / p, rounded up. `server_time`: computation
+        of parameter servers or of a merge; `key` seeds the random delays
+        (`jitter.collective_key`). Entry times are absolute if links change over time. A single
+        worker leaves at once. Raises `InternalError` for an exit before the last entry.
         """
         workers = self.cluster.workers
         if starts.shape != (workers,):
@@ -181,16 +181,16 @@ class CollectiveMemo:
     def _in_scope(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
-        """Exit times of a collective inside each node or rack, or of their first ranks, which hand
-        the result to the others. As the engine asks for, no rank leaves before the last entry: a
-        part that is early waits for the others before it encodes."""
+        """Return exit times of a collective inside each node or rack, or among their first ranks,
+        which then pass on the result. As the engine requires, no rank leaves before the last entry
+        of all: an early node or rack waits for the others before it encodes."""
         if record.scope not in self._parts:
             self._parts[record.scope] = CollectiveMemo.of(participants(record, self.cluster))
         carry_out, whole = self._parts[record.scope], replace(record, scope="all")
         by_part = starts.reshape(_parts(record, self.cluster), -1)  # [parts, ranks]
         if record.scope in {"node", "rack"}:
             rows, first, which = by_part, np.zeros((1, 1), np.int64), np.arange(len(by_part))
-            if self._repeats:  # most parts enter alike, sooner or later
+            if self._repeats:  # most parts enter alike up to a shift
                 first = by_part[:, :1]
                 rows, which = np.unique(by_part - first, axis=0, return_inverse=True)
             exits = [
@@ -209,7 +209,7 @@ class CollectiveMemo:
 
     @classmethod
     def of(cls, cluster: Cluster) -> CollectiveMemo:
-        """Memo shared by equal clusters, whatever their devices, while in use."""
+        """Return the memo shared by clusters that are equal except for devices, while in use."""
         key = cluster.wiring
         found = _SHARED.get(key)
         if found is None:
@@ -236,7 +236,7 @@ class CollectiveMemo:
         )
 
     def _as_seen(self, kind: str) -> tuple[Cluster, Fabric]:
-        """The cluster as a kind of requests sees it, and its fabric."""
+        """Return the cluster with the NICs and rates of a kind of request, and its fabric."""
         if kind not in self._seen:
             cluster = self.cluster
             if kind == "all_to_all":
@@ -277,7 +277,7 @@ class _Request:
 def call_of(
     record: CollectiveRecord, cluster: Cluster, fabric: Fabric, server_time: Picoseconds = 0
 ) -> Call:
-    """Request on a cluster and its fabric."""
+    """Return the call of a request on a cluster with this fabric."""
     return Call(
         sent=sizes_sent(record, cluster.workers),
         element=record.element,
@@ -295,7 +295,7 @@ _KEPT_TRAFFIC = 2**20  # ranks
 
 
 def _traffic(record: CollectiveRecord, algorithm: Algorithm, call: Call) -> Traffic:
-    """Traffic of a request, one object for clusters that differ in their links alone."""
+    """Return the traffic of a request, cached for clusters that differ only in their links."""
     cluster = call.cluster
     name = record, algorithm, cluster.nodes, cluster.devices_per_node, cluster.collectives
     if name not in _TRAFFIC:
@@ -314,7 +314,7 @@ def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster
 
 
 def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
-    """Bytes sent by each of `workers` workers: the record's, cycled (`CollectiveMemo`)."""
+    """Return the bytes that each of `workers` workers sends: the record's, cycled."""
     recorded = len(record.sent)
     sizes = record.sent
     if record.part:
@@ -323,7 +323,7 @@ def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
 
 
 def sizes_received(record: CollectiveRecord, sent: Sequence[int]) -> Sequence[int]:
-    """Bytes of the result on each rank."""
+    """Return the bytes of the result on each rank."""
     if record.kind in {"all_reduce", "all_to_all"}:
         return sent
     if record.kind == "all_gather":
@@ -337,8 +337,8 @@ _ALLGATHER_LONG = 512 * 1024  # all blocks together are long from this many byte
 
 
 def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:
-    """Algorithm named by the cluster, or chosen by its transport. `sent[r]`: bytes of rank r;
-    `element`: bytes per element of a vector to reduce."""
+    """Return the algorithm that the cluster names or its transport chooses. `sent[r]`: bytes of
+    rank r; `element`: bytes per element of a vector to reduce."""
     asked = _asked(kind, sent, element, cluster)
     if asked == "nccl":
         nbytes, equal = _tuned(kind, sent)
@@ -347,8 +347,8 @@ def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Clust
 
 
 def ring_or_tree(record: CollectiveRecord, cluster: Cluster) -> tuple[str, str, Fraction] | None:
-    """The ring and the tree of `nccl.ring_and_tree`, and their border; None where NCCL's tuner has
-    no such choice, or not for all ranks."""
+    """Return `nccl.ring_and_tree` by name; None if NCCL's tuner has no such choice, or the record
+    is not for all ranks."""
     if record.scope != "all":
         return None
     sent, kind = sizes_sent(record, cluster.workers), record.kind
@@ -362,7 +362,7 @@ def ring_or_tree(record: CollectiveRecord, cluster: Cluster) -> tuple[str, str, 
 
 
 def _tuned(kind: Kind, sent: Sequence[int]) -> tuple[int, bool]:
-    """Bytes that NCCL's tuner sees, and whether the ranks' are equal."""
+    """Return the bytes that NCCL's tuner sees, and whether all ranks send equally many."""
     return (sent[0], True) if kind == "all_reduce" else (sum(sent), len(set(sent)) == 1)
 
 

@@ -3,33 +3,33 @@
 Each half of the vector is reduced to the root of one tree and broadcast from there. Nearly every
 node has children in one tree only, so together they load every NIC evenly.
 
-A rank passes a piece up when it has added all its children's, in order, and starts to pass pieces
-down when all its own have left it in both trees. Simultaneous messages share a NIC or a device's
-own link (`fabric/rounds.py`): up, the two trees'; down, those to all children. With one device per
-node, tree height H, m bytes per piece, and equal links and entries, the time is at most
+A rank sends a piece up when it has added all its children's pieces, in order, and begins to send
+pieces down when all of its own have left in both trees. Simultaneous messages share a NIC or a
+device's own link (`fabric/rounds.py`): up, those of the two trees; down, those to all children.
+For one device per node, tree height H, m bytes per piece, equal links and entries the time is up to
 
     2 n beta + 2 H (alpha + 2 m beta)
 
 Random delays are drawn for message s P + c of a sender: piece c of its stream s of at most P
 pieces; streams are up the first tree, up the second, then down to each child, by tree and rank.
 
-Assumptions: those of `fabric/rounds.py`. Shares are fixed for each way: a tree that waits leaves
-its share unused. Up before down is NCCL's `runTreeUpDown`; `runTreeSplit` overlaps them with twice
-the messages at half the rate, which takes the bytes as long. A rank adds all its children's copies
-of a piece at once, `gamma` seconds per byte and child, while others are under way.
+Assumptions: those of `fabric/rounds.py`. Shares are fixed for each direction: a tree that waits
+leaves its share unused. Up before down is NCCL's `runTreeUpDown`; `runTreeSplit` overlaps them with
+twice the messages at half the rate, which takes as long. A rank adds its children's copies of a
+piece at once, in `gamma` seconds per byte and child, while other pieces travel.
 
-With added, sent and arrived the times of a rank's previous piece, on the way up
+With added, sent and held the times of a rank's previous piece, on the way up
 
     added'[r] = max(added[r], entry[r], sent' of r's children + latency + delay) + reduction
     sent'[r]  = max(sent[r], added'[r]) + serialisation
 
-and down, with `sent` by the receiving rank, from r's turn on (the maxima keep pieces in order):
+and on the way down, with `sent` indexed by the receiving rank (the maxima keep pieces in order):
 
     sent'[r] = max(sent[r], held' of r's parent) + serialisation
     held'[r] = max(held[r], sent'[r] + latency + delay)
 
-The trees are NCCL's (`tree_classes.py`). Ranks that enter together are computed by classes of ranks
-that do the same, others one by one.
+The trees are NCCL's (`tree_classes.py`). If ranks enter together, only one rank per class of equal
+ranks is computed.
 
 Source: Sanders, Speck and Traeff 2009 (Parallel Computing 35, 581-594), "Two-tree algorithms for
 full bandwidth broadcast, reduction and scan"; NCCL, src/device/all_reduce.h; max-plus algebra,
@@ -68,8 +68,8 @@ from gcsim.simulator.host import Traffic
 
 
 class DoubleTreeAllReduce:
-    """All-reduce of a vector on a fabric, for any entry times: O(p) time per piece, O(p) memory;
-    O(log^2 p) time per piece where all enter together on equal links."""
+    """All-reduce of a vector on a fabric, for any entry times. O(p) time per piece, or O(log^2 p)
+    if all ranks enter together on equal links; O(p) memory."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class DoubleTreeAllReduce:
     def last_in_worlds(
         self, price: Callable[[Sequence[Sequence[int]]], PathPrices]
     ) -> Times | None:
-        """Last exit `[clusters]` of ranks that enter together, at 0, where paths have these prices;
-        None with many different paths. Nothing is added."""
+        """Return the last exit `[clusters]` of ranks that all enter at 0, with these path prices;
+        None if there are many different paths. Additions take no time."""
         known = _classes_together(self._fabric)
         if known is None:
             return None
@@ -139,7 +139,7 @@ class DoubleTreeAllReduce:
         return last
 
     def traffic(self, devices: int) -> Traffic:
-        """Each piece goes once up and once down between child and parent."""
+        """Return the traffic: each piece travels once up and once down between child and parent."""
         trees = trees_of_ranks(self._fabric.nodes, self._fabric.devices)
         ends, size = np.zeros((2, self._fabric.ranks), dtype=np.int64)
         for tree, cut in zip(trees, self._cuts, strict=True):
@@ -165,8 +165,8 @@ _NEVER = -(2**62)  # earlier than any time, with room to add to it
 _AT_A_TIME = 1 << 18  # random numbers per draw
 _KEPT = 16
 _KNOWN: OrderedDict[object, tuple[Classes, list[list[list[int]]]] | None] = OrderedDict()
-"""Classes of ranks that enter together, and the paths of their hops up and down, by the form of a
-fabric; None where many paths differ."""
+"""Classes of ranks that enter together and the paths of their hops up and down, by `Fabric.form`;
+None if there are many different paths."""
 
 
 def _classes_together(fabric: Fabric) -> tuple[Classes, list[list[list[int]]]] | None:
@@ -188,13 +188,13 @@ def _classes_together(fabric: Fabric) -> tuple[Classes, list[list[list[int]]]] |
 
 @lru_cache(maxsize=4)
 def _each_rank(nodes: int, devices: int) -> Classes:
-    """Classes of one rank each: hops have the numbers of their messages."""
+    """Return classes of one rank each; hops are numbered like the messages."""
     everyone = np.arange(2 * (nodes * devices - 1), dtype=np.int64)
     return _classes(nodes, devices, everyone, everyone)
 
 
 def _classes(nodes: int, devices: int, up: Ranks, down: Ranks) -> Classes:
-    """Classes by numbers of the messages, those of the first tree first."""
+    """Return the classes given the kinds of the messages, those of the first tree first."""
     trees = trees_of_ranks(nodes, devices)
     by_rank = np.full((2, len(trees), nodes * devices), -1, dtype=np.int64)
     for way, numbers in zip(by_rank, (up, down), strict=True):
@@ -204,7 +204,7 @@ def _classes(nodes: int, devices: int, up: Ranks, down: Ranks) -> Classes:
 
 
 class _Passes:
-    """The ways up and down both trees, of classes of ranks."""
+    """Reduction up and broadcast down both trees, for classes of ranks."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class _PieceByPiece:
         self._summed: Times
 
     def reduce(self, starts: Times, key: int) -> Times:
-        """Time at which each class's last piece has left for its parent; `starts` `[p]`."""
+        """Return when each class's last piece has left for its parent; `starts` `[p]`."""
         sent = starts[self._side.rank_up]
         added = sent.copy()
         summed = []
@@ -269,7 +269,7 @@ class _PieceByPiece:
         return sent
 
     def broadcast(self, left: Sequence[Times], key: int) -> Times:
-        """Time at which each class of ranks has, and has forwarded, the result; `left`: when its
+        """Return when each class of ranks has received and forwarded the result; `left`: when its
         last pieces have left in both trees."""
         side, begin = self._side, 0
         held: Times = np.maximum(*(times[own] for times, own in zip(left, side.turn, strict=True)))
@@ -285,7 +285,7 @@ class _PieceByPiece:
 
 
 class _PieceFlow:
-    """One way, as pieces go along each class's hop."""
+    """Times of the pieces on each class's hop, in one direction."""
 
     def __init__(self, way: _Direction, hops: Ranks, cut: _PieceSizes) -> None:
         self.timed, self._way, self._hops, self._cut = way.timed, way, hops, cut
@@ -295,7 +295,7 @@ class _PieceFlow:
             self._times[nbytes] = serialization[hops], latency[hops][None]
 
     def parts(self, key: int) -> Iterator[tuple[int, Any, Times, bool]]:
-        """Groups of pieces: number, serialisation, flight time, whether the last."""
+        """Yield groups of pieces: number, serialisation, flight time, whether it is the last."""
         cut, way = self._cut, self._way
         rows = max(1, _AT_A_TIME // len(self._hops))
         begins = [*range(0, cut.full, rows), cut.full]
@@ -312,7 +312,7 @@ class _PieceFlow:
 
 
 def _up_in_worlds(side: Side, cut: _PieceSizes, up: PathPrices) -> tuple[Times, Times]:
-    """`_PieceByPiece.reduce` by cluster: times `[clusters, classes]`, and when the root has each
+    """Return `_PieceByPiece.reduce` by cluster, `[clusters, classes]`, and when the root has each
     piece, `[clusters, pieces]`."""
     worlds = len(up.latency)
     sent = np.zeros((worlds, len(side.rank_up)), dtype=np.int64)
@@ -325,7 +325,7 @@ def _up_in_worlds(side: Side, cut: _PieceSizes, up: PathPrices) -> tuple[Times, 
 def _down_in_worlds(
     side: Side, cut: _PieceSizes, down: PathPrices, left: Sequence[Times], sums: Times
 ) -> Times:
-    """`_PieceByPiece.broadcast` by cluster."""
+    """Return `_PieceByPiece.broadcast` by cluster."""
     held: Times = np.maximum(*(times[:, own] for times, own in zip(left, side.turn, strict=True)))
     sent = np.full_like(held, _NEVER)
     _worlds_down(side.above_down, sums, *_both(cut, down, side.hop_down), sent, held)
@@ -335,8 +335,8 @@ def _down_in_worlds(
 
 
 def _both(cut: _PieceSizes, prices: PathPrices, hops: Ranks) -> tuple[Times, Times, Times, Times]:
-    """Serialisation and flight `[clusters, classes]` of a full piece, then of the last; 0 for the
-    root's missing hop."""
+    """Return serialisation and flight `[clusters, classes]` of a full piece, then of the last one;
+    0 for the root, which has no hop."""
     crossed = (hops >= 0).astype(np.int64)
     serialization, latency, of_last, latency_of_last = (
         question(nbytes)[:, hops] * crossed
@@ -357,7 +357,7 @@ def _worlds_up(  # noqa: PLR0917 - compiled: arrays by position
     sent: Times,
     summed: Times,
 ) -> None:
-    """`_go_up` by row, for full pieces and the last."""
+    """Run `_go_up` for each row, with full pieces and the last one."""
     full = summed.shape[1] - 1
     for world in range(sent.shape[0]):
         added, here, sums = np.zeros(sent.shape[1], np.int64), sent[world], summed[world]
@@ -377,7 +377,7 @@ def _worlds_down(  # noqa: PLR0917 - compiled: arrays by position
     sent: Times,
     held: Times,
 ) -> None:
-    """`_go_down` by row, for full pieces and the last."""
+    """Run `_go_down` for each row, with full pieces and the last one."""
     full = summed.shape[1] - 1
     for world in range(sent.shape[0]):
         sums, row = summed[world], slice(world, world + 1)
@@ -395,8 +395,8 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     sent: Times,
     summed: Times,
 ) -> None:
-    """Pass pieces up the tree, children first, the root last; `flight[piece or 0, c]` follows c's
-    send, `below[:, c]` are its children or -1. `added` and `sent` are the entries at first."""
+    """Send pieces up the tree, children first, the root last. `flight[piece or 0, c]` follows c's
+    send; `below[:, c]`: its children, or -1. `added` and `sent` initially hold the entry times."""
     varies = 1 if flight.shape[0] > 1 else 0
     root = added.size - 1
     for piece in range(summed.size):
@@ -404,7 +404,7 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
             ready = added[c]
             for place in range(below.shape[0]):
                 child = below[place, c]
-                if child >= 0:  # its piece has been sent: children have lower numbers
+                if child >= 0:  # it has already sent: children have lower numbers
                     ready = max(ready, sent[child] + flight[piece * varies, child])
             added[c] = ready + adding[c]
             if c == root:
@@ -417,19 +417,19 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
 def _go_down(  # noqa: PLR0917 - compiled: arrays by position
     above: Ranks, summed: Times, serialization: Times, flight: Times, sent: Times, held: Times
 ) -> None:
-    """Pass pieces down the tree, the root first, parents before children."""
+    """Send pieces down the tree, the root first, parents before children."""
     varies = 1 if flight.shape[0] > 1 else 0
     for piece in range(summed.size):
         held[0] = max(held[0], summed[piece])
         for c in range(1, held.size):
-            # the parent has a lower number: its time is that of this piece, c's of the one before
+            # the parent has a lower number: its time is of this piece, c's of the previous one
             sent[c] = max(sent[c], held[above[c]]) + serialization[c]
             held[c] = max(held[c], sent[c] + flight[piece * varies, c])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PieceSizes:
-    """Half of the vector: equal pieces and a last one, which may be shorter."""
+    """Pieces of half of the vector: equal ones, and a last one that may be shorter."""
 
     full: int
     piece: int
@@ -443,16 +443,16 @@ class _PieceSizes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Direction:
-    """Hops up both trees, or down."""
+    """Hops up both trees, or down both trees."""
 
     hops: Hops
     stream: NDArray[np.int64]  # sender's stream on each hop
     pieces: int  # most pieces of a stream
-    timed: bool  # whether absolute time matters to any message of either way
+    timed: bool  # whether any message in either direction depends on absolute time
     _times: dict[int, tuple[Times, Times]] = field(default_factory=dict)
 
     def times(self, nbytes: int) -> tuple[Times, Times]:
-        """Serialisation and latency of each hop, and at the end 0 for the root's missing one."""
+        """Return serialisation and latency of each hop, and a final 0 for the root."""
         if nbytes not in self._times:
             each = self.hops.serialization(nbytes), self.hops.latency(nbytes)
             serialization, latency = (np.append(times, 0) for times in each)
@@ -460,7 +460,7 @@ class _Direction:
         return self._times[nbytes]
 
     def departures(self, numbers: Ranks, nbytes: int) -> dict[int, Departure]:
-        """Departures on these hops, by place."""
+        """Return the departures on these hops, by place."""
         links = self.hops.links
         return {
             place: Departure(links[number], nbytes)
@@ -469,8 +469,8 @@ class _Direction:
         }
 
     def draw_jitter(self, numbers: Ranks, first: int, last: int, nbytes: int, key: int) -> Times:
-        """Random delays `[pieces, hops]` of pieces `first` to `last` - 1, of `nbytes` bytes, on
-        these hops; 0 at -1."""
+        """Return random delays `[pieces, hops]` of pieces `first` to `last` - 1, of `nbytes` bytes,
+        on these hops; 0 for hop -1."""
         pieces = np.arange(first, last, dtype=np.int64)[:, None]
         found = np.zeros((last - first, len(numbers)), dtype=np.int64)
         crossed = numbers >= 0
@@ -484,7 +484,7 @@ class _Direction:
 def _ends_of_trees(
     nodes: int, devices: int, upwards: bool
 ) -> tuple[Ranks, Ranks, NDArray[np.int64]]:
-    """Sender, receiver and stream of each message, those of the first tree first."""
+    """Return sender, receiver and stream of each message, those of the first tree first."""
     trees = trees_of_ranks(nodes, devices)
     lower = np.concatenate([tree.below for tree in trees])
     upper = np.concatenate([tree.parent[tree.below] for tree in trees])

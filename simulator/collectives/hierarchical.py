@@ -1,16 +1,16 @@
 """All-reduce that first reduces inside each node.
 
-1. A node's devices hand their vectors to its first device, the leader, over the node's own link,
-   which takes one vector at a time.
+1. A node's devices send their vectors to its first device, the leader, over the node's own link,
+   which carries one vector at a time.
 2. The leaders run a ring all-reduce over the network: 2 (N - 1) steps instead of 2 (p - 1), and
    2 (N - 1) n / N bytes per NIC, for N nodes.
 3. Each leader sends the result to its node's other devices, one after the other.
 
 Assumptions: a transfer inside the node starts when device and leader have entered and the link is
 free, in order of entry (ties: by rank); the three parts are not pipelined; the leader adds each
-vector as it arrives, and leaves when its last copy has left. Random numbers: a device's message to
-its leader is its number 0; ring and copies have keys of their own (`phase_key`), in which node k is
-rank k, and the copy for a node's i-th device the leader's number i - 1.
+vector as it arrives, and leaves when its last copy has left. For random delays, a device's message
+to its leader has number 0; ring and copies have separate keys (`phase_key`), in which node k is
+rank k and the copy for a node's i-th device has number i - 1.
 
 Source: the hierarchical all-reduce of Jia et al. 2018 (arXiv:1807.11205).
 """
@@ -87,9 +87,9 @@ class _IntraNode:
         self.longest = self._serialization + self._latency + reduction
 
     def gather(self, by_node: Times, key: int) -> Times:
-        """Time at which leaders have their nodes' sums, for entries `[nodes, devices]`."""
+        """Return when the leaders have their nodes' sums, for entries `[nodes, devices]`."""
         leader, others = by_node[:, 0], by_node[:, 1:]
-        order = np.argsort(others, axis=1, kind="stable")  # who entered first goes first
+        order = np.argsort(others, axis=1, kind="stable")  # in order of entry
         rank = np.arange(by_node.size, dtype=np.int64).reshape(by_node.shape)[:, 1:]
         delays = self._draw_jitter(rank, 0, key)
         free, arrivals = leader, np.empty_like(others)
@@ -104,7 +104,7 @@ class _IntraNode:
         return done
 
     def broadcast(self, held: Times, devices: int, key: int) -> Times:
-        """Time `[nodes, devices]` at which devices have the result that leaders hold."""
+        """Return when the devices `[nodes, devices]` have the result of their leaders."""
         nodes = len(held)
         finishes = np.empty((nodes, devices), dtype=np.int64)
         leader = np.arange(nodes, dtype=np.int64)[:, None] * devices
@@ -129,7 +129,7 @@ class _IntraNode:
 
 
 def prepare(call: Call) -> HierarchicalAllReduce:
-    """All-reduce whose leaders stage through host memory where the transport does."""
+    """Prepare an all-reduce whose leaders copy through host memory if the transport does."""
     cluster = call.cluster
     staging = 0
     if cluster.collectives.stages:
@@ -145,7 +145,7 @@ def prepare(call: Call) -> HierarchicalAllReduce:
 
 
 def traffic(call: Call) -> Traffic:
-    """Traffic of the leaders' ring, and of two messages per other device."""
+    """Return the traffic of the leaders' ring, and two messages per other device."""
     nodes, devices = call.fabric.nodes, call.fabric.devices
     blocks = chunks(call.nbytes, nodes, call.element)
     ring = ring_traffic([1] * nodes, blocks, devices=1, firsts=(0, 1))

@@ -1,8 +1,8 @@
 """All-reduces and all-gathers in switches: NVLS in a node, NVLS and CollNet (SHARP) between nodes.
 
-A switch adds the vectors, or passes each block on to all. Each device sends its vector or block
-once and receives the result once, where a ring's all-reduce has 2 (p - 1)/p of it. With n bytes of
-result:
+A switch adds the vectors, or forwards each block to all devices. Each device sends its vector or
+block once and receives the result once, instead of 2 (p - 1)/p of it with a ring. For a result of n
+bytes:
 
     ready of a node = last entry of its devices + inside
     between nodes   = the double tree of `double_tree_allreduce.py`, or the switch's work: last of
@@ -10,8 +10,8 @@ result:
     exit            = that, and not before the last node's ready + n / (share of the NVLink's rate)
                       and a latency of the network
 
-`share` is the part of a link's goodput that its switch reaches. A node's part and the network's are
-pipelined, so that the slower of both counts. Blocks of early ranks wait for the last entry.
+`share` is the share of a link's goodput that its switch reaches. Transfers inside and between nodes
+are pipelined, so the slower of them counts. Blocks of early ranks wait for the last entry.
 
 Source: NCCL, src/device/all_reduce.h (`RunWorkColl` of NVLS, NVLS_TREE and COLLNET_CHAIN) and
 all_gather.h (NVLS); Graham et al. 2016, "Scalable hierarchical aggregation protocol (SHArP)",
@@ -34,7 +34,7 @@ from gcsim.simulator.network.paths import with_framing
 
 
 class InNetwork:
-    """Collective whose switches work, for any entry times."""
+    """Collective carried out by switches, for any entry times."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class InNetwork:
         tree: DoubleTreeAllReduce | None,
         inside: Picoseconds,
     ) -> None:
-        """`leaders`: a rank per node, at the rate of their switch; `sent`: bytes of a node;
-        `result`: bytes on each rank; `share`: of the devices' own link, None: its switch has no
-        part; `tree`: between nodes, None: the switch; `inside`: time to begin and end within a
+        """`leaders`: fabric of one rank per node, at the switch's rate; `sent`: bytes of a node;
+        `result`: bytes on each rank; `share`: for the devices' own links, None: no switch inside
+        nodes; `tree`: between nodes, None: the switch; `inside`: time to begin and end within a
         node."""
         self._sent, self._result = sent, result
         self._devices = call.cluster.devices_per_node
@@ -76,7 +76,7 @@ class InNetwork:
                 within = self._bus.departure(ready, kinds, self._result)
             else:
                 within = ready + self._bus.serialization(kinds, self._result)
-            if self._hops is not None:  # a result has every node's last piece
+            if self._hops is not None:  # the result needs every node's last piece
                 within = np.full_like(ready, (within + self._hops.latency(self._result)).max())
             finishes = np.maximum(finishes, within)
         check_range(finishes, 0)
@@ -84,7 +84,7 @@ class InNetwork:
 
     @property
     def traffic(self) -> Traffic:
-        """Traffic of each node's first device: the tree's, or what goes out and comes in once."""
+        """Traffic of each node's first device: the tree's, or one message each way."""
         ends, nbytes = np.zeros((2, self._leaders.nodes * self._devices), dtype=np.int64)
         if self._tree is not None:
             between = self._tree.traffic(1)

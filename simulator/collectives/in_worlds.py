@@ -1,7 +1,7 @@
 """NCCL's rings and trees on many clusters at once, where all ranks enter together.
 
-The clusters are one with other figures (`fabric/in_worlds.py`): they run the same messages, priced
-for all together, in compiled loops that go from cluster to cluster.
+The clusters differ only in the figures of their links (`fabric/in_worlds.py`), so they exchange the
+same messages. Messages are priced for all clusters at once; compiled loops then run each cluster.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gcsim.simulator.fabric.rounds import Fabric
 def last_exits(
     record: CollectiveRecord, worlds: PathsInWorlds, algorithm: str = ""
 ) -> Column | None:
-    """Last exit `[clusters]` by an algorithm ("": the stated cluster's choice), picoseconds; None
-    unless it is a ring or tree of NCCL's over the network, whose tuner sees the same rates on all
-    clusters, and nothing else takes time."""
+    """Return the last exit `[clusters]` with an algorithm ("": the stated cluster's choice),
+    picoseconds. None unless it is one of NCCL's rings or trees over the network, with the same
+    tuner's rates on all clusters, and no other cost takes time."""
     cluster, kind = worlds.cluster, record.kind
     if record.scope != "all" or record.by_servers or kind not in {"all_reduce", "all_gather"}:
         return None
@@ -44,7 +44,7 @@ def last_exits(
     links, (paths, place) = fabric.ring_links(), fabric.ring_paths()
     _, kinds = classes([id(link) for link in links])
     first = np.unique(kinds, return_index=True)[1]
-    if len(first) != len(paths):  # two that are equal as stated may differ elsewhere
+    if len(first) != len(paths):  # paths with equal stated figures may differ in other worlds
         return None
     ring = (
         ring_allreduce(call.nbytes, links, element=call.element)

@@ -1,7 +1,7 @@
 """NCCL's choice of algorithm and protocol, and the times of its collectives.
 
 NCCL predicts the time of every enabled pair and takes the shortest. For n bytes on p ranks of N
-nodes, W the line rate of the network NIC (of the bus for one node), with the constants below:
+nodes, with W the line rate of a node's NICs (for one node: of the bus) and the constants below:
 
     ring       base + (2 (p - 1) - 2 (N - 1)) bus + 2 (N - 1) net + 2 (p - 1)/p n / (share W)
     tree       base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
@@ -14,17 +14,17 @@ nodes) and 1.7 (1 - N/p) times the NVLink's rate; an NVLS all-gather of equal bl
 the smaller of W between nodes and 0.85 (1 - N/p)^2 times the NVLink's rate. A Simple ring's latency
 between nodes counts 1.4 times in an all-reduce.
 
-The choice is carried out in the tuner's terms: every rank begins `base` later; a hop costs the
-path's latency and the table's, and carries `share` of the path's rate; the ring is
-`rings/allreduce.py`, the tree `double_tree_allreduce.py` in NCCL's pieces, the others are
+The chosen mode is simulated with the tuner's constants: every rank begins `base` later; a hop costs
+the path's latency plus the table's and carries `share` of the path's rate. The ring is
+`rings/allreduce.py`, the tree `double_tree_allreduce.py` with NCCL's piece size, the others are
 `in_network.py`. On equal links without latency and with one device per node a ring takes the
-tuner's time (without the 1.4); overlap of slices and channels is in the table's latencies.
+tuner's time (without the 1.4). The table's latencies include the overlap of slices and channels.
 
 Assumptions: devices of capability 8.0 or more with an Intel host; two channels; LL128 for one
-device per node or over NVLink, not over PCIe. Of NVLink the tuner knows the goodput, as NCCL's own
-rates of its links are (20 to 40 GB/s of 25 to 50); of a NIC the line rate. Ceilings of single
-channels, CollNet within a node over NVSwitch, and PAT are left out. The tuner knows no link's
-latency: NCCL's transports report none.
+device per node or over NVLink, not over PCIe. The tuner knows NVLink's goodput (NCCL's own rates
+are 20 to 40 GB/s of 25 to 50), but the line rate of a NIC. Limits of single channels, CollNet
+within a node over NVSwitch, and PAT are not modelled. The tuner does not know latencies of links,
+since NCCL's transports report none.
 
 Source: NCCL 2.28.3 to 2.30, src/graph/tuning.cc (`ncclTunerConstantsDefaults`,
 `ncclTopoTuneModel`, `treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes,
@@ -57,7 +57,7 @@ Kind = Literal["all_reduce", "all_gather"]
 
 CHANNELS = 2
 RING_PLATEAU = Fraction(14, 10)
-"""Factor on a Simple ring's latency between nodes, for chunks of 64 bytes or more per channel."""
+"""Factor on a Simple ring's latency between nodes for chunks of 64 bytes or more per channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +115,14 @@ MODES = (
 )
 """Ordered as in the tuner: the first of equals wins."""
 _POSTING = Fraction(1, 10**6)
-"""Least seconds per step inside a node while a ring also crosses the network; Simple: three."""
-_NVLS = Fraction(85, 100)  # share of the NVLink's rate that the tuner gives to NVLS
+"""Least seconds per step inside a node for a ring that also crosses the network; Simple: thrice."""
+_NVLS = Fraction(85, 100)  # share of NVLink's rate that the tuner assumes for NVLS
 _GATHERED = Fraction(917, 1000)
-"""Share that an NVLS all-gather reaches: eight H100 with 374 GB/s had 300 for 1 GB, 7/8 of the
-result over its time, and 350 with the ring (NVIDIA/nccl issue 1506)."""
+"""Share that an NVLS all-gather reaches: eight H100 with 374 GB/s reached a bus bandwidth (7/8 of
+the result over its time) of 300 GB/s for 1 GB, and 350 with the ring (NVIDIA/nccl issue 1506)."""
 _MOST_GATHERED = 32  # devices of a node in an NVLS all-gather (`NCCL_MAX_NVLS_ARITY`)
 _EXPOSED = {mode.protocol: mode.net for mode in MODES if mode.shape == "tree"}
-"""Network latency of a ring with one device per node, where nothing hides it."""
+"""Network latency of a ring with one device per node, which nothing hides."""
 _CORRECTION: dict[Protocol, tuple[int, ...]] = {
     "ll": (10, 10, 10, 10, 9, 8, 7, 7, 7, 7, 6, 5, 4, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10),
     "ll128": (10, 10, 10, 10, 10, 9, 8, 8, 8, 7, 6, 6, 6, 6, 6, 6, 8, 9, 9, 9, 9, 10, 10),
@@ -174,7 +174,7 @@ class _TunerView(NamedTuple):
 
 
 def enabled(kind: Kind, cluster: Cluster | _TunerView) -> list[Mode]:
-    """Modes that the tuner chooses from."""
+    """Return the modes that the tuner chooses from."""
     seen = cluster if isinstance(cluster, _TunerView) else _TunerView.of(cluster)
     shapes = seen.shapes(kind)
     return [
@@ -186,8 +186,8 @@ def enabled(kind: Kind, cluster: Cluster | _TunerView) -> list[Mode]:
 
 
 def choose(kind: Kind, nbytes: int, cluster: Cluster, *, equal: bool = True) -> Mode:
-    """The tuner's mode; `nbytes` of the vector, or of all gathered blocks together, which may be
-    `equal`: PyTorch broadcasts others, by rings."""
+    """Return the tuner's mode. `nbytes`: of the vector, or of all gathered blocks; `equal`: whether
+    blocks are of one size (PyTorch gathers others by broadcasts, over rings)."""
     ring, tree, border = ring_and_tree(kind, nbytes, cluster, equal=equal)
     return ring if tree is None or cluster.collectives.ring_over_tree < border else tree
 
@@ -195,8 +195,8 @@ def choose(kind: Kind, nbytes: int, cluster: Cluster, *, equal: bool = True) -> 
 def ring_and_tree(
     kind: Kind, nbytes: int, cluster: Cluster, *, equal: bool = True
 ) -> tuple[Mode, Mode | None, Fraction]:
-    """The ring and the other mode predicted to be fastest, mostly a tree, and the least
-    `ring_over_tree` with which the tuner takes that; None where a ring is all there is."""
+    """Return the fastest ring, the fastest other mode (mostly a tree; None if only rings are
+    enabled), and the least `ring_over_tree` with which the tuner chooses the latter."""
     return _fastest(kind, nbytes, _TunerView.of(cluster, equal=equal))
 
 
@@ -215,18 +215,18 @@ def _fastest(kind: Kind, nbytes: int, seen: _TunerView) -> tuple[Mode, Mode | No
 
 @lru_cache(maxsize=1 << 8)
 def _enabled_on(kind: Kind, seen: _TunerView) -> list[tuple[Mode, Mode]]:
-    """Modes to choose from, each also with the tuner's constants on this cluster."""
+    """Return the enabled modes, each also with the tuner's constants for this cluster."""
     return [(mode, _on(mode, seen)) for mode in enabled(kind, seen)]
 
 
 def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:
-    """Seconds predicted by the tuner."""
+    """Return the seconds that the tuner predicts."""
     seen = _TunerView.of(cluster)
     return _seconds(_on(mode, seen), kind, nbytes, seen)
 
 
 def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _TunerView) -> Fraction:
-    """Seconds of a mode `_on` a cluster."""
+    """Return the predicted seconds of a mode from `_on`."""
     nodes, devices = seen.nodes, seen.devices_per_node
     ranks, rate = nodes * devices, mode.share * seen.rate
     if mode.shape == "tree":
@@ -260,12 +260,12 @@ def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _TunerView) -> Fraction:
 
 
 def _levels(nodes: int) -> int:
-    """Hops up and down a tree of nodes, as the tuner counts them."""
+    """Return the number of hops up and down a tree of nodes, as the tuner counts them."""
     return 2 * (nodes.bit_length() - 1)
 
 
 class _DelayedStart:
-    """A collective that every rank begins later."""
+    """A collective that every rank begins later by a constant."""
 
     def __init__(self, by: Picoseconds, collective: Prepared) -> None:
         self._by, self._collective = by, collective
@@ -276,7 +276,7 @@ class _DelayedStart:
 
 
 def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
-    """All-reduce in this mode."""
+    """Prepare an all-reduce in this mode."""
     base, framing = start_delay_and_framing(mode, call.cluster)
     fabric = call.fabric.with_framing(framing)
     if mode.shape == "tree":
@@ -289,7 +289,7 @@ def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
 
 
 def prepare_allgather(call: Call, mode: Mode) -> Prepared:
-    """All-gather in this mode; unequal blocks travel whole."""
+    """Prepare an all-gather in this mode; unequal blocks are not split."""
     if mode.shape == "nvls":
         return _gathered_by_switch(call, mode)
     base, framing = start_delay_and_framing(mode, call.cluster)
@@ -344,19 +344,19 @@ def _gathered_by_switch(call: Call, mode: Mode) -> InNetwork:
 
 
 def _leaders(call: Call, mode: Mode, share: Fraction) -> Fabric:
-    """A rank per node, at a share of the network's rate."""
+    """Return a fabric of one rank per node, at a share of the network's rate."""
     leaders = Fabric.of(replace(call.cluster, devices_per_node=1))
     return leaders.with_framing(Framing(share=share, network=mode.net))
 
 
 def tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
-    """Double tree of a mode on a fabric."""
+    """Prepare a mode's double tree on a fabric."""
     piece = tree_piece(mode.protocol, call.nbytes, call.cluster)
     return DoubleTreeAllReduce(call.nbytes, fabric, piece=piece, element=call.element)
 
 
 def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
-    """Bytes of a tree's piece: a buffer slot, halved until the pipeline fills."""
+    """Return the bytes of a tree's piece: a buffer slot, halved until the pipeline fills."""
     levels = cluster.nodes.bit_length() - 1
     if protocol == "ll":
         return 32 * 1024
@@ -375,7 +375,7 @@ def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
 
 
 def _on(mode: Mode, cluster: Cluster | _TunerView) -> Mode:
-    """Mode with the tuner's latencies and share of the rate on this cluster."""
+    """Return the mode with the tuner's latencies and share of the rate for this cluster."""
     seen = cluster if isinstance(cluster, _TunerView) else _TunerView.of(cluster)
     bus, net, share = mode.nvlink if seen.inside else mode.bus, mode.net, mode.share
     if mode.shape == "ring" and seen.nodes > 1:
@@ -390,15 +390,15 @@ def _on(mode: Mode, cluster: Cluster | _TunerView) -> Mode:
 
 
 def _most_by_ll(seen: _TunerView) -> Fraction:
-    """Most bytes per second of LL: of Hopper (NVLS) or Ampere in a node, of an Intel host else."""
+    """Return LL's bandwidth limit: Hopper's (NVLS) or Ampere's in a node, else an Intel host's."""
     if seen.nodes == 1:
         return Fraction(141 if seen.adds[0] else 877, 1 if seen.adds[0] else 10) * 10**9
     return Fraction(39 if seen.nodes == 2 else Fraction(204, 10)) * 10**9
 
 
 def start_delay_and_framing(mode: Mode, cluster: Cluster) -> tuple[Picoseconds, Framing]:
-    """Delay of the ranks' start, and what the protocol adds to paths. A cap on LL between nodes is
-    no share of the rate inside them."""
+    """Return the delay of the ranks' start, and the protocol's overheads on paths. LL's limit
+    between nodes does not reduce the rate inside them."""
     on, alone = _on(mode, cluster), cluster.nodes == 1
     inside = on.share if alone or mode.protocol != "ll" else mode.share
     framing = Framing(share=on.share, share_inside=inside, network=on.net, inside=on.bus)

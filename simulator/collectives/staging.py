@@ -1,4 +1,4 @@
-"""Copies of device tensors to host memory and back, and from a node's or rack's first rank.
+"""Copies of device tensors to host memory and back, and distribution from a node's first rank.
 
 PyTorch copies a device tensor to pinned host memory before Gloo's collective and the result back
 after it. A copy takes latency + bytes / bandwidth of their link, and ends before the collective
@@ -8,15 +8,15 @@ uses it.
 |------------|------------------------------------------------------------------------|
 | all-reduce | the vector                                                             |
 | all-gather | the blocks of all p ranks, the rank's own included: the whole output   |
-| push-pull  | what was pulled                                                        |
-| all-to-all | as much as was handed over                                             |
+| push-pull  | the pulled payload                                                     |
+| all-to-all | as many bytes as were sent                                             |
 | tree merge | the result                                                             |
 
 All devices of a node copy at once, and share a shared bus (`Cluster.shared_bus`). No random delays.
 
-A rack's first rank broadcasts to its other nodes: with Gloo or MPI along a binomial tree, each
-level of which takes a whole message; else in pieces from node to node, so that only the latency
-counts by node. Each node then copies as alone.
+A rack's first rank broadcasts to the rack's other nodes: with Gloo or MPI along a binomial tree,
+each level of which takes the time of a whole message; otherwise in a pipeline from node to node,
+where each node adds only a latency. Then each node distributes the result to its devices.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (AsyncAllreduceCUDAWork,
 AsyncAllgatherCUDAWork); pytorch/gloo, gloo/broadcast.cc; NVIDIA/nccl, src/device/broadcast.h.
@@ -35,18 +35,18 @@ from gcsim.simulator.network.paths import share_link
 
 
 def copy_link(cluster: Cluster) -> Link:
-    """Link between each device and its node's memory while all devices copy."""
+    """Return the link between a device and its node's memory while all devices copy."""
     sharing = cluster.devices_per_node if cluster.shared_bus else 1
     return share_link(cluster.intra_node, sharing)
 
 
 def copy_time(nbytes: int, link: Link) -> Picoseconds:
-    """Time of one copy."""
+    """Return the time of one copy."""
     return link.serialization(nbytes) + link.latency_for(nbytes)
 
 
 def copy_times(sizes: Sequence[int], link: Link) -> Times:
-    """Time of each rank's copy, `[p]`; `InputError` if too long."""
+    """Return the time of each rank's copy, `[p]`; `InputError` if too long."""
     prices = {size: copy_time(size, link) for size in set(sizes)}
     if (longest := max(prices.values(), default=0)) >= COLLECTIVE_LIMIT:
         raise too_long(longest)
@@ -56,8 +56,8 @@ def copy_times(sizes: Sequence[int], link: Link) -> Times:
 
 
 def handing_out_times(sizes: Sequence[int], cluster: Cluster, ranks: int) -> Times:
-    """Times in which first ranks hand so many bytes each to all `ranks` of their node or rack, by
-    size, `[p]`."""
+    """Return the times that first ranks need to send `sizes` bytes to all `ranks` of their node or
+    rack, `[p]`."""
     devices = cluster.devices_per_node
     times = np.zeros(len(sizes), dtype=np.int64)
     if devices > 1:

@@ -1,13 +1,13 @@
-"""The two trees of an all-reduce, and their ranks that do the same at the same times.
+"""The two trees of an all-reduce, and classes of ranks with equal times.
 
 The trees are NCCL's. In the first, node v with lowest set bit b hangs below (v ^ b) | 2b, or below
 v ^ b where that is no node; node 0 is the root. The second is its mirror image for an even number
 of nodes, else the first shifted by one. No node has more than two children in both together; only a
 root can have children in both. A node's devices form a chain below its first, in both trees.
 
-If all ranks enter together, a rank's times on the way up follow from its hop and its children's
-times, on the way down from its hop, its turn and its parent's times. Ranks for which all of these
-are equal form a class, and one rank of each is computed: about log^2 N of them for N equal nodes.
+If all ranks enter together, a rank's times on the way up depend only on its hop and its children's
+times, and on the way down on its hop, the end of its way up and its parent's times. Ranks for which
+these are equal form a class, of which one rank is computed: about log^2 N of N equal nodes.
 
 Source: Sanders, Speck and Traeff 2009 (Parallel Computing 35, 581-594), "Two-tree algorithms for
 full bandwidth broadcast, reduction and scan"; NCCL, src/graph/trees.cc and connect.cc.
@@ -26,7 +26,7 @@ from gcsim.simulator.fabric.round_paths import distinct
 
 
 def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
-    """Parent of each node in each tree; a root is its own."""
+    """Return each node's parent in each tree; a root is its own parent."""
     node = np.arange(nodes, dtype=np.int64)
     lowest = node & -node
     above = (node ^ lowest) | (2 * lowest)
@@ -37,7 +37,7 @@ def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
 
 
 class Tree:
-    """A tree of ranks: nodes joined by their first devices, a chain inside each."""
+    """A tree of ranks: the nodes' first devices form the tree, each with a chain of its node."""
 
     def __init__(self, parent: Ranks, devices: int) -> None:
         ranks = np.arange(len(parent) * devices, dtype=np.int64)
@@ -63,7 +63,7 @@ class Tree:
 
 
 def places(senders: Ranks) -> Ranks:
-    """Place of each message among those of its sender."""
+    """Return the index of each message among those of its sender."""
     order = np.argsort(senders, kind="stable")
     ordered = senders[order]
     first = np.searchsorted(ordered, ordered, side="left")
@@ -102,9 +102,8 @@ class Classes:
 
 
 def classes_of(trees: Sequence[Tree], up: Sequence[Ranks], down: Sequence[Ranks]) -> Classes:
-    """Classes of ranks whose hops have equal numbers, if all enter together; each rank is a class
-    where no two have. `up`, `down`: by tree, number of each rank's hop to and from its parent; -1:
-    the root."""
+    """Return the classes of ranks that have equal times if all enter together. `up`, `down`: by
+    tree, the kind of each rank's hop to and from its parent; -1: the root."""
     ways_up = [_up(tree, hops) for tree, hops in zip(trees, up, strict=True)]
     _, turn = distinct(*(found for found, _ in ways_up))
     ways_down = [_down(tree, hops, turn) for tree, hops in zip(trees, down, strict=True)]
@@ -131,7 +130,7 @@ def classes_of(trees: Sequence[Tree], up: Sequence[Ranks], down: Sequence[Ranks]
 
 
 def _up(tree: Tree, hops: Ranks) -> tuple[Ranks, Ranks]:
-    """Class of each rank by its hop and its children, and a rank of each."""
+    """Return each rank's class by its hop and its children, and a rank of each class."""
 
     def rows(ranks: Ranks, found: Ranks) -> list[Ranks]:
         return [hops[ranks], *np.sort(_at(found, tree.family[:, ranks]), axis=0)]
@@ -140,7 +139,7 @@ def _up(tree: Tree, hops: Ranks) -> tuple[Ranks, Ranks]:
 
 
 def _down(tree: Tree, hops: Ranks, turn: Ranks) -> tuple[Ranks, Ranks]:
-    """Class of each rank by its hop, its turn and its parent, and a rank of each."""
+    """Return each rank's class by its hop, turn and parent, and a rank of each class."""
 
     def rows(ranks: Ranks, found: Ranks) -> list[Ranks]:
         return [hops[ranks], turn[ranks], found[tree.parent[ranks]]]
@@ -151,8 +150,8 @@ def _down(tree: Tree, hops: Ranks, turn: Ranks) -> tuple[Ranks, Ranks]:
 def _by_level(
     levels: Sequence[Ranks], rows: Callable[[Ranks, Ranks], list[Ranks]]
 ) -> tuple[Ranks, Ranks]:
-    """Number ranks level by level, those with equal rows alike; `rows(ranks, found)` may read what
-    is `found` of earlier levels."""
+    """Number ranks level by level, with equal numbers for equal rows; `rows(ranks, found)` may read
+    the numbers `found` for earlier levels."""
     found = np.full(sum(map(len, levels)), -1, dtype=np.int64)
     numbers: dict[tuple[int, ...], int] = {}
     examples: list[int] = []
@@ -169,5 +168,5 @@ def _by_level(
 
 
 def _at(values: Ranks, where: Ranks) -> Ranks:
-    """Values at these places; -1 at -1."""
+    """Return the values at these indices; -1 for index -1."""
     return np.where(where < 0, -1, values[where])

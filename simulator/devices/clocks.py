@@ -1,15 +1,15 @@
-"""Two clocks of a stage on a GPU, its host's and its device's, and factors on both.
+"""Host time and device time of a stage on a GPU, and factors on both.
 
-A stage is a worker's steps of one kind before a method's last collective (encode) or after it
-(decode). The longer clock hides most of the shorter:
+A stage is a worker's computation before a method's last collective (encode) or after it (decode).
+The longer of both times hides most of the shorter one:
 
     T(host, device) = max(host, device) + UNHIDDEN * min(host, device)
 
-If whole stages were timed on the device (`scenarios/calibration/host.py`), the times of
-`pricing.py` by launches and bytes get the stage's own factors, T(h * host, d * device), which
-minimise the sum of log(T / measured)^2 over the timed lengths, beside a weak prior of 1 for each.
-Short stages wait for the host and determine h, long ones d. A method's other parameters get the
-same factors.
+If whole stages were timed on a device (`scenarios/calibration/host.py`), the times that
+`pricing.py` computes from launches and bytes get factors for that stage: T(h * host, d * device),
+which minimise the sum of log(T / measured)^2 over the timed lengths, with a weak prior of 1. Short
+stages wait for the host and determine h, long ones determine d. The factors also apply to other
+parameters of the method.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gcsim.fields import Factor
 from gcsim.traces.profile import Compute, Exchange, Phase, TrafficProfile, weighted
 
 UNHIDDEN = Fraction(35, 100)
-"""Share of the shorter clock that the longer does not hide, of stages of every other method
-(alphabetically) on an H100 (`tests/analysis/validation/suites/test_gpu_hook.py`)."""
-_PRIOR = 0.05  # weight of a factor's logarithm; a length's is 1
+"""Share of the shorter time that the longer one does not hide, fitted to the stages of every second
+method (alphabetically) on an H100 (`tests/analysis/validation/suites/test_gpu_hook.py`)."""
+_PRIOR = 0.05  # weight of a factor's logarithm, relative to a length's error
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Factors on a stage's clocks."""
+    """Factors on a stage's host time and device time."""
 
     host: Factor
     device: Factor
@@ -43,24 +43,24 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStage(Compute):
-    """Stretch of a stage that was timed on some device of the cluster."""
+    """Computation in a stage that was timed on some device of the cluster."""
 
     name: str  # key of `Device.stages`
 
 
 def clocks_of(compute: Compute, stages: Mapping[str, Clocks]) -> Clocks | None:
-    """A device's factors on a stretch's clocks; None: as priced."""
+    """Return a device's factors on a computation's host and device time; None: not timed."""
     return stages.get(compute.name) if isinstance(compute, TimedStage) else None
 
 
-def together(host: Numbers, device: Numbers) -> Numbers:
-    """T(host, device), in any unit."""
+def combined_time(host: Numbers, device: Numbers) -> Numbers:
+    """Return T(host, device), in any unit."""
     found: Numbers = np.maximum(host, device) + float(UNHIDDEN) * np.minimum(host, device)
     return found
 
 
 def fitted_clocks(stages: Sequence[tuple[Sequence[tuple[float, float]], float]]) -> Clocks:
-    """Factors of a stage from its stretches' priced (host, device) and seconds, by length."""
+    """Fit the factors of a stage, given priced (host, device) times and seconds by length."""
     from scipy.optimize import least_squares
 
     priced = [np.array(stretches, dtype=float).T for stretches, _ in stages]
@@ -68,7 +68,7 @@ def fitted_clocks(stages: Sequence[tuple[Sequence[tuple[float, float]], float]])
 
     def residuals(logs: Numbers) -> Numbers:
         host, device = np.exp(logs)
-        found = [together(host * each[0], device * each[1]).sum() for each in priced]
+        found = [combined_time(host * each[0], device * each[1]).sum() for each in priced]
         return np.concatenate((np.log(found / measured), _PRIOR * logs))
 
     logs = least_squares(residuals, np.zeros(2)).x
@@ -77,12 +77,12 @@ def fitted_clocks(stages: Sequence[tuple[Sequence[tuple[float, float]], float]])
 
 
 def stage_name(method: str, phase: str, stage: str) -> str:
-    """Key of `Device.stages`."""
+    """Return the key in `Device.stages`."""
     return f"{method}, {phase}, {stage}"
 
 
 def as_timed(profile: TrafficProfile, stages: Mapping[str, Clocks]) -> TrafficProfile:
-    """The profile with its timed stages named; the same object if nothing changes."""
+    """Name the profile's timed stages; return the same object if nothing changes."""
 
     def timed(compute: Compute, phase: str) -> Compute:
         name = stage_name(profile.compressor, phase, compute.stage)
@@ -105,7 +105,7 @@ def as_timed(profile: TrafficProfile, stages: Mapping[str, Clocks]) -> TrafficPr
 def with_exchanges(
     profile: TrafficProfile, change: Callable[[Exchange, Phase], Exchange]
 ) -> TrafficProfile:
-    """The profile with other exchanges in its steps, of which equal ones stay one object."""
+    """Apply `change` to the exchanges of a profile; those that share an object still do."""
     phases = []
     for phase in profile.phases:
         each = {id(exchange): exchange for step in phase.steps for exchange in step.exchanges}
@@ -119,8 +119,8 @@ def with_exchanges(
 
 
 def with_shared_objects(profile: TrafficProfile) -> TrafficProfile:
-    """The profile with one object for equal exchanges, computations and collectives: what is known
-    of an object need not be looked up by its value, which takes longer than to price it."""
+    """Return the profile with a single object for equal exchanges, computations and collectives, so
+    that caches can use identities: hashing a value takes longer than pricing it."""
     same: dict[Any, Any] = {}
 
     def one(value: Any) -> Any:

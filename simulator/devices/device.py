@@ -41,13 +41,13 @@ def _ascends(points: tuple[tuple[int, float], ...]) -> None:
 
 
 Curve = Annotated[tuple[tuple[Bytes, PositiveTime], ...], Limits(least=1), Rule(_ascends)]
-"""Measured kernel: bytes and seconds of one launch, ascending in both."""
+"""Curve of a measured kernel: bytes and seconds of single launches, ascending in both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRate:
     """Coefficients of a kernel class: T = launches * launch + nbytes / bandwidth + flops / rate.
-    None: does not apply; a range of None: as good as exact."""
+    A coefficient of None does not apply; one with a range of None is exact."""
 
     launch: Time
     bandwidth: Bandwidth | None = None  # bytes per second, read plus written
@@ -59,7 +59,7 @@ class KernelRate:
     flop_rate_range: RangeOf[FlopRate] = None
 
     def faster(self, times: float) -> KernelRate:
-        """The class `times` as fast, without ranges."""
+        """Return coefficients `times` as fast, without ranges."""
         return KernelRate(
             launch=self.launch / times,
             bandwidth=None if self.bandwidth is None else self.bandwidth * times,
@@ -69,7 +69,7 @@ class KernelRate:
         )
 
     def at(self, end: End) -> KernelRate:
-        """The class at one end of its ranges."""
+        """Return the coefficients at one end of their ranges."""
         best = end == "fastest"
         return replace(
             self,
@@ -81,7 +81,7 @@ class KernelRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """Seconds of a model's step in float32, fixed + per_sample * batch, as catalogued."""
+    """Catalogued seconds of a model's step in float32: fixed + per_sample * batch."""
 
     model: Annotated[str, INTERNAL]
     fixed: Time
@@ -91,68 +91,68 @@ class TrainingRate:
     time_range: TimeRange | None = None
 
     def at(self, end: End) -> TrainingRate:
-        """The rate at one end of its range."""
+        """Return the rate at one end of its range."""
         factor = time_at(self.time_range, end)
         return replace(self, fixed=self.fixed * factor, per_sample=self.per_sample * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Device profile of the catalogue."""
+    """Performance figures of a device."""
 
     name: Annotated[str, INTERNAL]
     title: Text
     kernels: Mapping[KernelClass, KernelRate]
     host: Mapping[Queued, KernelRate] = field(default_factory=dict, repr=False)
-    """Host time of a launch on a GPU's second clock; empty on a CPU."""
+    """Host time of a launch, operator or wait on a GPU; empty on a CPU."""
     stages: Mapping[str, Clocks] = field(default_factory=dict, repr=False)
-    """Factors on both clocks by stage (`clocks.stage_name`), where whole stages were timed."""
+    """Factors on host and device time of stages that were timed whole (`clocks.stage_name`)."""
     processor: Literal["gpu", "cpu"] | None = None
     bus: str | None = field(default=None, repr=False)
-    """The catalogue's link between two devices in a node; None: PCIe 3, or unknown. It affects no
-    time and is in no fingerprint (`catalog.fingerprint`)."""
+    """The catalogue's usual link between a node's devices; None: PCIe 3, or unknown. It affects no
+    time and is not part of `catalog.fingerprint`."""
     memory: Bytes | None = field(default=None, repr=False)
-    """Bytes as sold; None: unknown, or the host's. In no fingerprint either."""
+    """Nominal bytes; None: unknown, or the host's. Not part of the fingerprint either."""
     primitives: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves by metered kernel, which win over its class."""
+    """Measured curves by metered kernel, which take precedence over the kernel's class."""
     training: Mapping[str, TrainingRate] = field(default_factory=dict)
-    """The entry's own rates by model, which win over `measured`."""
+    """Rates by model in the device's own entry, which take precedence over `measured`."""
     measured: Annotated[Mapping[tuple[str, Precision, int], MeasuredTimes], INTERNAL] = field(
         default_factory=dict
     )
     """Times by model, precision and sequence length (0 without tokens)."""
     layer_times: Annotated[Mapping[Precision, LayerTimes], INTERNAL] = field(default_factory=dict)
-    """For models and batches without measurements whose kinds of layers are known."""
+    """Layer models, for models or batches that were not measured but whose layers are known."""
     effective_flop_rate: FlopRate
-    """FLOP per second of whole training steps, for models of which only FLOPs are known."""
+    """FLOP per second of whole training steps, for models of which only the FLOPs are known."""
     effective_flop_rate_range: RangeOf[FlopRate] = None
     backward_over_forward: Annotated[float, POSITIVE] = 2.033
     """Ratio of the two passes' times (median of 37 measurements, jcjohnson/cnn-benchmarks)."""
     source: Text
     training_end: Annotated[End | None, INTERNAL] = None
-    """End of their ranges at which training times are taken; None: as measured."""
+    """End of the ranges at which training times are evaluated; None: the measured values."""
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Precisions with training times; fp32 always, by the effective rate."""
+        """Precisions with training times; always fp32, at least by the effective rate."""
         found = {"fp32", *self.layer_times, *(key[1] for key in self.measured)}
         return tuple(precision for precision in PRECISIONS if precision in found)
 
     def knows(self, model: object) -> bool:
-        """Whether there are times of whole steps of this model."""
+        """Whether whole steps of this model were measured."""
         return model in self.training or any(model == key[0] for key in self.measured)
 
     def primitive(self, name: str) -> Curve | None:
-        """Curve of a metered kernel; without one, that of its measured variants together
-        ("file.function:variant:reach"), or of the product or factorization nearest in shape; or
-        None."""
+        """Return the curve of a metered kernel; else that of all its measured variants
+        ("file.function:variant:reach"), or of the matrix product or factorization with the nearest
+        shape; else None."""
         while name and name not in self.primitives:
             name = name.rpartition(":")[0] or self._nearest_shape(name)
         return self.primitives.get(name)
 
     def _nearest_shape(self, name: str) -> str:
-        """Nearest measured kernel that differs from `name` in one number ("aten.mm.along_2_...",
-        "aten.linalg_qr.4_columns"), by ratio, the larger of two; "" if there is none.
+        """Return the measured kernel that differs from `name` in a single number
+        ("aten.mm.along_2_...", "aten.linalg_qr.4_columns") by the least ratio (of two the larger).
 
         BLAS pads thin matrices: two columns cost what four do, and one, a product with a vector,
         costs far less (1100 x 1100, oneMKL on one core: 0.10, 1.9 and 1.6 ms).
@@ -170,7 +170,7 @@ class Device:
         return "" if nearest is None else measured[nearest]
 
     def faster(self, times: Fraction) -> Device:
-        """The device with kernels `times` as fast."""
+        """Return the device with kernels `times` as fast."""
         factor = float(times)
         return replace(
             self,
@@ -183,7 +183,7 @@ class Device:
         )
 
     def at(self, *, kernels: End, training: End) -> Device:
-        """The device with kernels and training steps at an end of their ranges."""
+        """Return the device with kernels and training steps at an end of their ranges."""
         return replace(
             self,
             kernels={kind: rate.at(kernels) for kind, rate in self.kernels.items()},

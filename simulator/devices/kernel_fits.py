@@ -1,11 +1,11 @@
 """Fits of timed kernels: a curve per kernel, coefficients per class.
 
-A curve joins the geometric means of the times in each half octave of sizes, since errors of a price
-count as factors. A larger launch measured as shorter is merged with the smaller (pool adjacent
-violators: Ayer, Brunk, Ewing, Reid and Silverman 1955, Ann. Math. Statist. 26(4)).
+A curve joins the geometric means of the times in each half octave of sizes (errors are measured as
+factors). If a larger launch was measured to be shorter, it is merged with the smaller one (pool
+adjacent violators: Ayer, Brunk, Ewing, Reid and Silverman 1955, Ann. Math. Statist. 26(4)).
 
-A class's coefficients minimise squared logarithms of the errors; relative errors would favour short
-times, which cannot be wrong by more than themselves.
+A class's coefficients minimise the squared logarithms of predicted over measured times; relative
+errors would favour predictions that are too short, whose error is at most 100 %.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gcsim.errors import InternalError
 from gcsim.simulator.devices.device import Curve
 
 _BINS_AN_OCTAVE = 2
-_WORTH_A_TERM = 0.999  # factor by which a further coefficient must lower the error
+_WORTH_A_TERM = 0.999  # an extra coefficient must lower the error at least by this factor
 _ROUNDING = 1e-12
-_NEAR = 0.03  # relative distance from the line at which a point is left out
+_NEAR = 0.03  # relative distance from the line up to which a point is dropped
 
 
 def curves(timed: Iterable[TimedKernel]) -> dict[str, Curve]:
-    """Curves by kernel, sorted by name; launches without bytes are left out. A name's part before
-    its colons has one for all variants together."""
+    """Fit curves by kernel, sorted by name, without launches of no bytes. The part of a name before
+    the colons also gets a curve, for all variants together."""
     by_name: dict[str, list[tuple[int, float]]] = {}
     for one in timed:
         nbytes = worked(one.cost)
@@ -42,12 +42,12 @@ def curves(timed: Iterable[TimedKernel]) -> dict[str, Curve]:
     return {
         name: thinned(curve(points))
         for name, points in sorted(by_name.items())
-        if by_name.get(name.rpartition(":")[0]) != points  # the only variant: its name is enough
+        if by_name.get(name.rpartition(":")[0]) != points  # a single variant needs no second curve
     }
 
 
 def curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """Curve of one kernel from bytes and seconds of single launches."""
+    """Fit the curve of one kernel, given bytes and seconds of single launches."""
     bins: dict[int, list[tuple[int, float]]] = {}
     for nbytes, seconds in points:
         bins.setdefault(math.floor(_BINS_AN_OCTAVE * math.log2(nbytes)), []).append(
@@ -66,7 +66,7 @@ def curve(points: Sequence[tuple[int, float]]) -> Curve:
 
 
 def thinned(points: Curve) -> Curve:
-    """The curve with fewer points, within 3 % of all; both ends and the last slope stay."""
+    """Drop points of a curve that lie within 3 % of it; keep both ends and the last slope."""
     if len(points) <= 3:
         return points
     kept = [0, *_needed(points, 0, len(points) - 2), len(points) - 2, len(points) - 1]
@@ -74,7 +74,7 @@ def thinned(points: Curve) -> Curve:
 
 
 def _needed(points: Curve, first: int, last: int) -> list[int]:
-    """Points between two that the line joining them misses (Douglas-Peucker)."""
+    """Return the points between two that are not near the line through them (Douglas-Peucker)."""
     (left, begin), (right, end) = points[first], points[last]
     worst, place = _NEAR, 0
     for at in range(first + 1, last):
@@ -121,7 +121,7 @@ class _Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """T = launch + nbytes / bandwidth + flops / flop_rate; None where not seen."""
+    """T = launch + nbytes / bandwidth + flops / flop_rate; None if no sample has this work."""
 
     launch: float
     bandwidth: float | None
@@ -134,8 +134,8 @@ class Coefficients:
 
 
 def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
-    """Coefficients with the least sum of squared logarithms of the times' errors. Those without
-    which times are as near are left out. Raises `InternalError` if no launch took time."""
+    """Fit coefficients with the least sum of squared logarithms of errors; drop those that do not
+    lower it. Raises `InternalError` if no launch took time."""
     used = [one for one in timed if one.seconds > 0]
     if not used:
         raise InternalError("no launch took any time")
@@ -146,7 +146,7 @@ def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
     for count in range(1, len(present) + 1):
         for columns in combinations(present, count):
             if not work[:, columns].any(axis=1).all():
-                continue  # a launch that would cost nothing
+                continue  # this fit would make some launch free
             found = positive(work[:, columns], seconds)
             off = float(np.square(np.log(work[:, columns] @ found / seconds)).sum())
             if off < error * _WORTH_A_TERM - _ROUNDING:
@@ -159,8 +159,8 @@ def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
 
 
 def positive(work: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positive c with the least sum of losses of log(work c / seconds): squares up to a tenth,
-    about the absolute value beyond, since a few times depend on more than `work`."""
+    """Return the positive c that minimises the sum of losses of log(work c / seconds): squares up
+    to a tenth, absolute values above, since a few times depend on more than `work`."""
     from scipy.optimize import least_squares
 
     with np.errstate(divide="ignore"):

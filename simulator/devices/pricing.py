@@ -3,19 +3,19 @@
     T = launches * f(nbytes / launches)                        for a kernel measured on the device
     T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
 
-f is the kernel's curve (`Device.primitives`), random draws inside included: linear between measured
-sizes, beyond the last with the last slope, below the first with the first slope, but at no less per
-byte than the first point (else short kernels could be free); a single point is a time per byte. The
-second line is a roofline without overlap (Williams, Waterman and Patterson 2009, Commun. ACM 52(4))
-plus a launch overhead. Coefficients that a device does not state cost nothing.
+f is the kernel's curve (`Device.primitives`), including random draws inside the kernel. It is
+linear between measured sizes and continues with the last slope above them. Below them it has the
+first slope, but no less time per byte than the first point (else short kernels could be free); a
+single point gives a constant time per byte. The second line is a roofline without overlap
+(Williams, Waterman and Patterson 2009, Commun. ACM 52(4)) plus a launch overhead. Coefficients that
+a device does not state cost nothing.
 
-A GPU's host queues its work: a stretch takes the longer of the kernels' times and the host's time
-for the launches, operators and waits behind them (`compressors/queued.py`), and a share of the
-shorter (`clocks.py`); metered waits are in both. A stage that was timed has factors on both. Each
-stretch begins on an idle device; a rank's stretches follow one another on its compute stream, with
-the backward pass between: its host is one queue.
+On a GPU the host queues launches: a computation takes the longer of the kernels' time and the
+host's time for launches, operators and waits (`compressors/queued.py`), plus a share of the shorter
+(`clocks.py`); metered waits are in both. Stages that were timed have factors on both times. Each
+computation starts on an idle device; a rank's host is a single queue.
 
-Prices are exact rationals, rounded to the picosecond once per stretch.
+Prices are exact rationals, rounded to the picosecond once per computation.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class _Rate:
 
 @dataclass(frozen=True)
 class PricedBy:
-    """Picoseconds of a price by their source."""
+    """Picoseconds of a price, by the source of the figures."""
 
-    primitives: Fraction = Fraction(0)  # curves of the kernels themselves
-    classes: Fraction = Fraction(0)  # measured rates of their classes
-    estimates: Fraction = Fraction(0)  # estimated rates of their classes
-    host: Fraction = Fraction(0)  # to queue them, at the same time
+    primitives: Fraction = Fraction(0)  # by curves of the kernels themselves
+    classes: Fraction = Fraction(0)  # by measured rates of the kernels' classes
+    estimates: Fraction = Fraction(0)  # by estimated rates of the kernels' classes
+    host: Fraction = Fraction(0)  # the host's time to queue the kernels
 
     def __add__(self, other: PricedBy) -> PricedBy:
         return PricedBy(
@@ -70,28 +70,28 @@ class PricedBy:
         )
 
     def scaled(self, factor: Fraction | int) -> PricedBy:
-        """All times `factor`."""
+        """Return all parts times `factor`."""
         each = (self.primitives, self.classes, self.estimates, self.host)
         return PricedBy(*(factor * one for one in each))
 
     @cached_property
     def device(self) -> Fraction:
-        """Picoseconds of the kernels."""
+        """Picoseconds of all kernels."""
         return self.primitives + self.classes + self.estimates
 
     @property
     def queueing(self) -> bool:
-        """Whether the host's clock is the longer."""
+        """Whether the host takes longer than the device."""
         return self.host > self.device
 
     def in_stretch(self, *, queueing: bool) -> Fraction:
-        """Picoseconds in a stretch whose host's clock is the longer (`queueing`), or is not."""
+        """Return picoseconds within a computation whose host takes longer (`queueing`) or not."""
         longer, shorter = (self.host, self.device) if queueing else (self.device, self.host)
         return longer + UNHIDDEN * shorter
 
     @cached_property
     def total(self) -> Fraction:
-        """Picoseconds of one stretch."""
+        """Picoseconds as a computation of its own."""
         return self.in_stretch(queueing=self.queueing)
 
 
@@ -111,17 +111,17 @@ class PriceList:
         self._curves: dict[str, ExactCurve | None] = {}
         self._launch: dict[tuple[KernelClass, str], Fraction] = {}
         self._known: dict[tuple[int, int, int], tuple[Compute, PricedBy, Picoseconds]] = {}
-        """Prices and times by identity of a stretch (hashing costs as much as pricing), payloads
-        and servers, with the stretch, to keep it alive."""
+        """Prices and times by `id(compute)`, payloads and servers; hashing the value would cost as
+        much as pricing. The tuple holds `compute` itself, so that its id stays valid."""
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
-        """Time of a stretch of computation that handles `payloads` payloads. Each of `servers`
-        parameter servers (workers, if `striped`) does that part of the bytes and FLOPs, and all
-        launches. Raises `InputError` without a rate for a class of kernels."""
+        """Return the time of a computation that handles `payloads` payloads. Each of `servers`
+        parameter servers (or workers, if `striped`) does 1 / `servers` of the bytes and FLOPs, but
+        all launches. Raises `InputError` for a kernel class without a rate."""
         return self._priced(compute, payloads, servers)[2]
 
     def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
-        """`compute_time` before rounding, by source of the prices."""
+        """Return `compute_time` before rounding, by source of the prices."""
         return self._priced(compute, payloads, servers)[1]
 
     def _priced(
@@ -143,7 +143,7 @@ class PriceList:
         return self._known[key]
 
     def for_device(self, device: Device) -> PriceList:
-        """Prices of another device of the cluster, kept for the next to ask."""
+        """Return the prices of another device of the cluster, cached."""
         known = next((prices for other, prices in self._of_other_devices if other is device), None)
         if known is None:
             known = PriceList(device)
@@ -172,7 +172,7 @@ class PriceList:
         return PricedBy(measured, rated, estimated, host)
 
     def _host_time(self, cost: KernelCost) -> Fraction:
-        """Picoseconds of the host behind one launch."""
+        """Return the host's picoseconds for one launch."""
         name = cost.kind, cost.name
         if name not in self._launch:
             each = zip(queued(cost), self._host, strict=True)
@@ -197,10 +197,10 @@ class PriceList:
 
 
 def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
-    """Picoseconds of a measured kernel."""
+    """Return the picoseconds of a measured kernel."""
     if cost.part:
-        return Fraction(0)  # inside the launches, and in their time
-    # A mean over workers of which few ran the kernel may have bytes and no whole launch.
+        return Fraction(0)  # included in the launches' time
+    # If only a few workers ran the kernel, the means may round to bytes without a launch.
     launches = cost.launches or (1 if worked(cost) else 0)
     if not launches:
         return Fraction(0)
@@ -208,11 +208,11 @@ def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
 
 
 def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> dict[str, float]:
-    """Seconds of encoding, decoding and serving in a mean step, by source of their prices.
+    """Return the seconds of encoding, decoding and serving in a mean step, by source of the prices.
 
-    measured_kernels: own curves, and stages that were timed; measured_classes, estimated_classes:
-    rates of their classes; what the host adds counts as an estimate. One server handles the
-    payloads of all `workers`. Raises `InputError` without a price for a kernel.
+    measured_kernels: kernels with curves and timed stages; measured_classes, estimated_classes:
+    kernels priced by class; extra host time counts as an estimate. One server handles the payloads
+    of all `workers`. Raises `InputError` for a kernel without a price.
     """
     sums = PricedBy()
     for compute, weight in mean_step(profile):
@@ -232,8 +232,8 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
 
 
 def mean_step(profile: TrafficProfile) -> Iterable[tuple[Compute, Fraction]]:
-    """Each stretch of computation, and how often a mean step has it."""
-    found: dict[int, tuple[Compute, Fraction]] = {}  # by identity: buckets share stretches
+    """Return each computation, and how often it occurs in a mean step."""
+    found: dict[int, tuple[Compute, Fraction]] = {}  # by identity, as buckets share objects
     for weight, _, exchange in weighted(profile):
         for compute in (*exchange.computes, exchange.moments, *exchange.servers):
             if compute is not None:
@@ -246,7 +246,7 @@ class ExactCurve:
     """A `Curve` in exact arithmetic."""
 
     def __init__(self, points: Curve) -> None:
-        """Raises `InternalError` unless bytes ascend and times do not descend."""
+        """Convert a curve; `InternalError` unless bytes ascend and times do not descend."""
         self._sizes = [nbytes for nbytes, _ in points]
         self._times = [Fraction(seconds) for _, seconds in points]
         if not points or sorted(set(self._sizes)) != self._sizes or self._sizes[0] <= 0:
@@ -255,7 +255,7 @@ class ExactCurve:
             raise InternalError(f"a curve's times descend: {[float(t) for t in self._times]}")
 
     def seconds(self, nbytes: Fraction | int) -> Fraction:
-        """Seconds of one launch that moves `nbytes`."""
+        """Return the seconds of one launch that moves `nbytes`."""
         sizes, times = self._sizes, self._times
         in_proportion = times[0] * nbytes / sizes[0]
         if len(sizes) == 1:

@@ -1,9 +1,9 @@
-"""Time of a training step, from the figures of a device.
+"""Time of a training step on a device.
 
-In order of preference: the device entry's own statement; a measured rate at this batch and
+Sources in order of preference: a rate in the device's own entry; a measurement at this batch and
 precision; the curve through measured batches; the layer model (FLOPs by kind of layer, outputs,
-tensors); three times the forward FLOPs at the effective rate. The last two are estimates, and so is
-a batch far from measured ones.
+tensors); three times the forward FLOPs at the effective rate. The last two, and batches far from
+measured ones, are estimates.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gcsim.traces.profile import ModelFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Whole step of one worker."""
+    """Duration of a whole step of one worker."""
 
     seconds: Fraction
     provenance: str
-    estimate: bool  # this model was not measured on this device, or not near this batch
-    figures: tuple[tuple[str, float], ...] = ()  # coefficients behind it, by name with unit
+    estimate: bool  # this model was not measured on this device near this batch
+    figures: tuple[tuple[str, float], ...] = ()  # coefficients used, by name with unit
 
 
 def step_time(model: ModelFacts, device: Device, precision: Precision = "fp32") -> StepTime:
-    """Time of `model.samples_per_worker` samples. Raises `InputError`, with what is known, where
-    nothing tells the time at this precision."""
+    """Return the time of `model.samples_per_worker` samples. Raises `InputError`, which lists the
+    known models, if no source has a time at this precision."""
     batch = model.samples_per_worker
     stated = device.training.get(model.name)
     if stated is not None and precision == "fp32":
@@ -128,7 +128,7 @@ def _unknown(model: ModelFacts, device: Device, precision: Precision) -> InputEr
 
 
 def _known(device: Device) -> Iterator[str]:
-    """Rates of a device, by precision."""
+    """Describe the training rates of a device, by precision."""
     for precision in PRECISIONS:
         models = sorted({name for name, kind, _ in device.measured if kind == precision})
         if precision == "fp32":

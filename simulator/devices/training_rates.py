@@ -1,19 +1,19 @@
 """Rates of training steps, from measurements of the model or from its layers.
 
 `MeasuredTimes`: one model's measured steps on one device, exact at a measured batch, linear between
-two, and beyond them with the layer model's shape. `LayerTimes` is the layer model, for all others:
+two batches, and extrapolated with the layer model. `LayerTimes`: the layer model, for all others:
 
     T(n) = factor * (launch * tensors + n * (conv3x3 * 3 F33 / R + other * 3 F / R
                                              + outputs * 4 A / B))
 
 with a sample's forward FLOPs in 3 x 3 convolutions of stride 1 (F33, which Winograd's algorithm
-speeds up) and in other layers (F), three products per forward one (backward has two), the rate R of
-large matrix products, the bandwidth B of a copy, and the elements A that layers put out (norms,
-activations and backward read them again). Coefficients are shared by a processor family; `factor`
-is the device's. Networks of large products alone (`large_products`: decoders of language,
-whose code is tuned and fuses attention) have two coefficients of their own in 16 bits on Ampere and
-later devices, and no device's factor. `tests/benchmarks/layer_model_fit.py` fits all (errors:
-`docs/devices.md`).
+speeds up) and in other layers (F), each three times (backward has two products per forward one);
+the rate R of large matrix products, the bandwidth B of a copy, and the number A of elements that
+layers output (which norms, activations and backward read again). A processor family shares the
+coefficients; `factor` is the device's. Networks with only large products (`large_products`:
+language decoders, whose code is tuned and fuses attention) have two separate coefficients in 16
+bits on Ampere and later devices, without a device factor. `tests/benchmarks/layer_model_fit.py`
+fits all coefficients (errors: `docs/devices.md`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Precision = Literal["fp32", "tf32", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 PRODUCTS = 3  # products of a training step per forward product
-_WIDTH = 4  # bytes of an output at any precision; the coefficient absorbs the rest
+_WIDTH = 4  # bytes per output at any precision; the coefficient absorbs the difference
 _WINOGRAD = "conv3x3"
 _NO_PRODUCTS = {"conv3x3", "conv", "grouped", "recurrent"}
 LARGE = 2_500
-"""Forward FLOPs per output from which products are large: 3,000 in decoders of 125 M
-parameters, 19,000 of 70 B; 2,200 in BERT-Large."""
+"""Least forward FLOPs per output of large products: decoders have 3,000 (125 M parameters) to
+19,000 (70 B), BERT-Large has 2,200."""
 _Coefficient = Annotated[float, Limits(least=0)]
 
 
@@ -46,16 +46,16 @@ class LayerCosts:
     """Coefficients of the layer model for a family of devices."""
 
     launch: Time  # seconds per parameter tensor: host, kernels, optimiser
-    conv3x3: _Coefficient  # times the products' time at the rate of large matrix products
+    conv3x3: _Coefficient  # factor on the FLOPs' time at the rate of large matrix products
     other: _Coefficient
-    outputs: _Coefficient  # times the time to copy the outputs as float32
+    outputs: _Coefficient  # factor on the time to copy the outputs as float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeCosts:
     """Coefficients for networks of large products."""
 
-    other: _Coefficient  # as of `LayerCosts`
+    other: _Coefficient  # as in `LayerCosts`
     outputs: _Coefficient
     time_range: Range  # lowest and highest factor on a time
 
@@ -72,13 +72,13 @@ class LayerTimes:
     models: int = 0
     time_range: Range | None = None  # lowest and highest factor on a time, by cross-validation
     strange_range: Range | None = None
-    """The same for models not in `known_models`; None: `time_range`."""
+    """Range for models that are not in `known_models`; None: `time_range`."""
     known_models: tuple[str, ...] = ()  # models measured on any device
-    end: End | None = None  # end of the range at which times are taken; None: as fitted
+    end: End | None = None  # end of the range at which times are evaluated; None: as fitted
     source: str
 
     def range_of(self, model: ModelFacts) -> Range | None:
-        """Lowest and highest factor on the times of a model."""
+        """Return the lowest and highest factor on the times of a model."""
         if (large := self._large(model)) is not None:
             return large.time_range
         strange = self.strange_range is not None and model.name not in self.known_models
@@ -88,7 +88,7 @@ class LayerTimes:
         return self.large if self.large is not None and large_products(model) else None
 
     def seconds(self, model: ModelFacts, batch: int) -> float:
-        """Seconds of a step with `batch` samples."""
+        """Return the seconds of a step with `batch` samples."""
         terms = layer_terms(model, batch, flop_rate=self.flop_rate, bandwidth=self.bandwidth)
         costs = (self.costs.launch, self.costs.conv3x3, self.costs.other, self.costs.outputs)
         own = self.factor
@@ -98,14 +98,14 @@ class LayerTimes:
         return factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
 
     def at(self, end: End) -> LayerTimes:
-        """Times at one end of the range."""
+        """Return the layer model at one end of its range."""
         return replace(self, end=end)
 
 
 def layer_terms(
     model: ModelFacts, batch: int, *, flop_rate: float, bandwidth: float
 ) -> tuple[float, float, float, float]:
-    """Terms of the fit: tensors; seconds of 3 x 3 products, other products, output copies."""
+    """Return the terms of the fit: tensors; seconds of 3 x 3 products, other products, outputs."""
     tensors = sum(len(layer.parameters) for layer in model.layers)
     winograd = sum(layer.forward_flops for layer in model.layers if layer.kind == _WINOGRAD)
     outputs = sum(layer.outputs for layer in model.layers)
@@ -119,8 +119,8 @@ def layer_terms(
 
 
 def large_products(model: ModelFacts) -> bool:
-    """Whether a network has products alone, and large ones: the inner dimension is half the FLOPs
-    per output."""
+    """Whether a network has only large matrix products; the inner dimension is half the FLOPs per
+    output."""
     outputs = sum(layer.outputs for layer in model.layers)
     others = any(layer.kind in _NO_PRODUCTS and layer.forward_flops for layer in model.layers)
     return not others and model.forward_flops >= LARGE * max(1, outputs)
@@ -133,11 +133,11 @@ def has_kinds(model: ModelFacts) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One batch size of a curve."""
+    """Measurement at one batch size."""
 
     batch: int
     seconds: float
-    spread: Range | None = None  # fastest and slowest over the median; None for one measurement
+    spread: Range | None = None  # fastest and slowest over the median; None for a single one
     sources: tuple[str, ...] = ()
 
 
@@ -151,19 +151,19 @@ class MeasuredTimes:
     source: str
     estimate: bool = False  # the steps are another device's, scaled
     time_range: Range | None = None
-    """Lowest and highest factor on a measured batch's time, beside its own spread."""
+    """Lowest and highest factor on a measured batch's time, in addition to its spread."""
     between: Range | None = None  # the same between two measured batches, by cross-validation
     beyond: Range | None = None  # the same outside the measured batches
-    elsewhere: Range | None = None  # the same on another machine than the measured one
+    elsewhere: Range | None = None  # the same on a machine other than the measured one
 
     def place(self, batch: int) -> Literal["measured", "between", "beyond"]:
-        """Position of a batch among the measured ones."""
+        """Return the position of a batch relative to the measured ones."""
         if any(step.batch == batch for step in self.steps):
             return "measured"
         return "between" if self.steps[0].batch < batch < self.steps[-1].batch else "beyond"
 
     def nearest(self, batch: int) -> tuple[MeasuredStep, ...]:
-        """The measured batch itself, its two neighbours, or the one at the edge."""
+        """Return the measured batch itself, its two neighbours, or the one at the edge."""
         batches = [step.batch for step in self.steps]
         right = bisect_left(batches, batch)
         if right < len(batches) and (right == 0 or batches[right] == batch):
@@ -171,8 +171,8 @@ class MeasuredTimes:
         return self.steps[right - 1 : right + 1]
 
     def seconds(self, batch: int, shape: LayerTimes | None, model: ModelFacts) -> float:
-        """Seconds of a step with `batch` samples; beyond the measured ones by `shape`, or in
-        proportion to the batch without one."""
+        """Return the seconds of a step with `batch` samples, extrapolated by `shape`, or without
+        one in proportion to the batch."""
         edge, *above = self.nearest(batch)
         if edge.batch == batch:
             return edge.seconds
@@ -184,7 +184,7 @@ class MeasuredTimes:
         return edge.seconds * shape.seconds(model, batch) / shape.seconds(model, edge.batch)
 
     def at(self, end: End, batch: int) -> float:
-        """Factor on a step of `batch` samples at one end of its range."""
+        """Return the factor on a step of `batch` samples at one end of its range."""
         factor = time_at(self.time_range, end)
         place = self.place(batch)
         if place == "measured":
@@ -196,9 +196,9 @@ class MeasuredTimes:
 
 
 def curve(measured: Sequence[tuple[int, float, str]]) -> tuple[tuple[MeasuredStep, ...], list[int]]:
-    """Steps by batch, medians of the measurements, ascending in batch and time. `measured`:
-    batches, seconds and citations in any order. Batches slower than a larger one are left out
-    (frameworks fall back to slow kernels where memory runs out) and returned too."""
+    """Return the median step by batch, ascending in batch and time, and the batches left out: those
+    slower than a larger one (frameworks use slow kernels when memory runs out). `measured`:
+    batches, seconds and citations in any order."""
     by_batch: dict[int, list[float]] = {}
     cited: dict[int, dict[str, None]] = {}
     for batch, seconds, citation in measured:

@@ -1,11 +1,11 @@
 """Times of forward and backward, and when each bucket's gradient is ready.
 
-The user's own measurement comes before the catalogue's (`step_time.py`), which is split by the
-device's measured ratio; the optimiser counts as backward.
+The user's own measurement takes precedence over the catalogue's step time (`step_time.py`), which
+is split by the device's measured ratio of backward to forward; the optimiser counts as backward.
 
-A bucket is ready with its last gradient, as measured; otherwise the backward pass visits layers in
-reverse order, each in proportion to its FLOPs (parameters where no FLOPs are known), and a bucket
-is ready when all its layers are done.
+A bucket is ready when its last gradient is. If that was not measured, the backward pass visits
+layers in reverse order, each for a time in proportion to its FLOPs (or parameters, if the FLOPs are
+unknown).
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ class ComputeTimes:
     forward: Picoseconds
     backward: Picoseconds  # optimiser included
     parts: tuple[Picoseconds, ...]
-    """Time by bucket, from the previous one's readiness (or the end of forward) to its own."""
+    """Time by bucket from when the previous one is ready (or the end of forward) until it is."""
     provenance: str
-    estimate: bool = False  # this model was not measured on this device, by the user or the source
+    estimate: bool = False  # this model was not measured on this device, by user or catalogue
     figures: tuple[tuple[str, float], ...] = ()
-    """The catalogue's coefficients behind it, by name with unit."""
+    """The catalogue's coefficients that were used, by name with unit."""
     other_groups: tuple[ComputeTimes, ...] = ()
-    """Passes on the devices of the cluster's other groups, in order."""
+    """Passes on the devices of the cluster's other groups of nodes, in order."""
 
     def of_group(self, number: int) -> ComputeTimes:
-        """Passes of a group of nodes; without groups, of all."""
+        """Return the passes of a group of nodes; without groups those of all nodes."""
         if not self.other_groups:
             return self
         return self.other_groups[number - 1] if number else replace(self, other_groups=())
 
     @property
     def total(self) -> Picoseconds:
-        """Iteration of one device on its own."""
+        """Duration of both passes."""
         return self.forward + self.backward
 
     @property
     def rest(self) -> Picoseconds:
-        """Backward work after the last bucket."""
+        """Rest of the backward pass after the last bucket."""
         return self.backward - sum(self.parts)
 
     def scaled(self, factor: Fraction) -> ComputeTimes:
-        """The passes `factor` times as long."""
+        """Return passes that are `factor` times as long."""
         if factor == 1:
             return self
         ends = [round(end * factor) for end in accumulate(self.parts, initial=0)]
@@ -68,7 +68,7 @@ class ComputeTimes:
         )
 
     def delayed(self, share: Fraction) -> ComputeTimes:
-        """The passes with each bucket delayed by this share of the rest of the backward pass."""
+        """Delay each bucket by this share of the backward pass that follows it."""
         if not share:
             return self
         ready = [round(one + (self.backward - one) * share) for one in accumulate(self.parts)]
@@ -84,9 +84,9 @@ def training_times(
     *,
     again: Fraction = Fraction(0),
 ) -> ComputeTimes:
-    """Forward and backward times of `model.samples_per_worker` samples, split over the buckets.
-    `precision` selects the catalogue's times, not `measured`; `again`: forward FLOPs that the
-    backward pass repeats, as a share, added to the catalogue's. Errors as `step_time`."""
+    """Return forward and backward times of `model.samples_per_worker` samples, by bucket.
+    `precision` selects the catalogue's times; `again`: share of the forward FLOPs that the backward
+    pass repeats, added to the catalogue's times, not to `measured`. Errors as `step_time`."""
     figures: tuple[tuple[str, float], ...] = ()
     if measured is not None:
         forward, backward = picoseconds(measured.forward), picoseconds(measured.backward)
@@ -97,7 +97,7 @@ def training_times(
         provenance, estimate, figures = step.provenance, step.estimate, step.figures
         forward = round(total / (1 + Fraction(device.backward_over_forward)))
         backward = total - forward + round(total * again / PRODUCTS)
-    # Buckets leave in order, so that none is ready before the one in front of it.
+    # Buckets are sent in order, so none counts as ready before its predecessor.
     if measured is not None and measured.ready is not None:
         times = _measured_ready(buckets, measured.ready, backward)
     else:
@@ -116,7 +116,7 @@ def training_times(
 def _measured_ready(
     buckets: Sequence[BucketLayout], ready: Sequence[float], backward: Picoseconds
 ) -> list[Picoseconds]:
-    """Measured time of each bucket's last gradient."""
+    """Return the measured time of each bucket's last gradient."""
     return [
         min(backward, max((picoseconds(ready[piece.index]) for piece in layout.slices), default=0))
         for layout in buckets
@@ -126,7 +126,7 @@ def _measured_ready(
 def _ready(
     model: ModelFacts, buckets: Sequence[BucketLayout], backward: Picoseconds
 ) -> list[Picoseconds]:
-    """Time from the start of the backward pass until each bucket's last layer is done."""
+    """Return the time from the start of backward until each bucket's last layer is done."""
     elements = {piece.index: piece.numel for layout in buckets for piece in layout.slices}
     weights = [layer.forward_flops for layer in model.layers]
     if not any(weights):

@@ -1,8 +1,8 @@
-"""Prices of paths on many clusters at once, which differ in figures of their links.
+"""Times of messages on many clusters at once that differ only in figures of their links.
 
-A path's times follow from arrays with a row per cluster instead of a `Link` each: its rate, divided
-by the messages that share it and a protocol's overhead, and its latency. This holds for `plain`
-clusters. Picoseconds are those of the links, but for the rounding of ties.
+For `plain` clusters a path's times follow from its rate (divided by the messages that share it and
+by a protocol's overhead) and its latency, so arrays with a row per cluster replace `Link`s.
+Picoseconds equal those of the links, except for the rounding of ties.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gcsim.simulator.network.links import Link
 
 Column = NDArray[np.float64]  # `[clusters]`
 Figures = Callable[[Any, Sequence[str], str], Column]
-"""A figure by cluster, from its owner as stated, the owner's path from the cluster, and its name.
+"""Returns a figure by cluster, given its stated owner, the owner's path from the cluster, its name.
 """
 
 
 def plain(cluster: Cluster) -> bool:
-    """Whether all nodes have the same links, each only a rate, an overhead and a latency."""
+    """Whether all nodes have the same links, with only a rate, an overhead and a latency."""
     links = (cluster.network, cluster.intra_node, cluster.between_ranks)
     alike = not (cluster.nics or cluster.buses or cluster.racks)
     return alike and not any(
@@ -42,11 +42,11 @@ class PathPrices:
     per_byte: NDArray[np.float64]  # per byte
     per_message: NDArray[np.float64]  # per message
     latency: Times
-    links: Sequence[Sequence[Link]] = ()  # the paths, where some have size factors
+    links: Sequence[Sequence[Link]] = ()  # the paths, if some have size factors
 
     @staticmethod
     def of(links: Sequence[Sequence[Link]]) -> PathPrices:
-        """Prices of these paths."""
+        """Compute the times on these paths."""
 
         def table(figure: Callable[[Link], Any]) -> NDArray[np.float64]:
             return np.array([[float(figure(link)) for link in own] for own in links])
@@ -59,18 +59,18 @@ class PathPrices:
         )
 
     def serialization(self, nbytes: int) -> Times:
-        """Time for which a message occupies its sender."""
+        """Return how long a message occupies its sender."""
         if self.links:
             return self._asked(Link.serialization, nbytes)
         rounded: Times = np.rint(self.per_message + nbytes * self.per_byte).astype(np.int64)
         return rounded
 
     def latencies(self, nbytes: int) -> Times:
-        """Latency of a message."""
+        """Return the latency of a message."""
         return self._asked(Link.latency_for, nbytes) if self.links else self.latency
 
     def select(self, rows: Sequence[int]) -> PathPrices:
-        """Prices on some of the clusters."""
+        """Return the prices on some of the clusters."""
         links = [self.links[row] for row in rows] if self.links else ()
         return PathPrices(
             per_byte=self.per_byte[rows],
@@ -85,7 +85,7 @@ class PathPrices:
 
 
 class PathsInWorlds:
-    """A `plain` cluster with other figures."""
+    """Paths of a `plain` cluster with the figures of many worlds."""
 
     def __init__(self, cluster: Cluster, figures: Figures) -> None:
         self.cluster, self._figures = cluster, figures
@@ -94,7 +94,7 @@ class PathsInWorlds:
         self._known: dict[tuple[str, str], Column] = {}
 
     def figure(self, name: str, field: str) -> Column:
-        """A figure of one of the cluster's values, by cluster."""
+        """Return a field of one of the cluster's values, by world."""
         if (name, field) not in self._known:
             owner = getattr(self.cluster, name)
             self._known[name, field] = self._figures(owner, ("cluster", name), field)
@@ -105,7 +105,7 @@ class PathsInWorlds:
         paths: Sequence[Sequence[int]],
         framing: Framing = Framing(),  # noqa: B008 (frozen)
     ) -> PathPrices:
-        """Prices of a fabric's paths (`Fabric.alike_messages`)."""
+        """Return the prices of a fabric's paths (`Fabric.alike_messages`)."""
         asked = [
             (self._names[out], max(leaving, entering)) for out, leaving, _, entering, *_ in paths
         ]
@@ -122,7 +122,7 @@ class PathsInWorlds:
         asked: Sequence[tuple[str, int]],
         framing: Framing = Framing(),  # noqa: B008
     ) -> PathPrices:
-        """Prices of links, each shared by a number of messages."""
+        """Return the prices of links, each shared by a number of messages."""
         links: list[Link] = [getattr(self.cluster, name) for name, _ in asked]
         between = [name == "network" for name, _ in asked]
         part = [float(framing.share if far else framing.share_inside) for far in between]

@@ -1,7 +1,7 @@
-"""Arrays in place of `Link`s: times of many messages, equal to what each link gives for each.
+"""Times of many messages on many links, computed with arrays; equal to those of each `Link`.
 
-A link without size factors and changes over time is a line, overhead + bytes / rate, evaluated
-exactly on arrays; other links are asked once per size.
+A link without size factors and changes over time takes overhead + bytes / rate, which is evaluated
+exactly on arrays; other links are called once per size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcsim.simulator.network.links import Link
 Kinds = NDArray[np.int64]  # numbers of links
 Ranks = NDArray[np.int64]
 Bytes = NDArray[np.int64]
-_FEW = 32  # links asked one by one, and sizes whose answers are kept
+_FEW = 32  # most links that are called one by one, and most sizes that are cached
 _ZERO = np.zeros(1, dtype=np.int64)
 
 
@@ -38,8 +38,8 @@ class LinkTable:
         return len(self.links) - 1
 
     def serialization(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
-        """Time each message `[n]` occupies its sender; one size, or one per message. `timed` links
-        need `departure`. Raises `InputError` beyond the clock."""
+        """Return how long each message `[n]` occupies its sender; one size, or one per message.
+        `timed` links need `departure`. Raises `InputError` beyond the clock."""
         columns = self._arrays()
         if isinstance(nbytes, int) and len(self.links) <= _FEW:
             return self._of_few(nbytes)[kinds]
@@ -53,7 +53,7 @@ class LinkTable:
         return found
 
     def latency(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
-        """Latency of each message `[n]`."""
+        """Return the latency of each message `[n]`."""
         columns = self._arrays()
         found = columns.latency[kinds]
         asked = columns.factors[kinds]
@@ -63,7 +63,7 @@ class LinkTable:
         return found
 
     def departure(self, start: Times, kinds: Kinds, nbytes: Bytes | int) -> Times:
-        """Departures of messages `[n]` that may start at the absolute times `start`."""
+        """Return when messages `[n]` leave that may start at the absolute times `start`."""
         sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
         messages = zip(kinds.tolist(), start.tolist(), sizes.tolist(), strict=True)
         found = [self.links[kind].departure(begin, size) for kind, begin, size in messages]
@@ -79,7 +79,7 @@ class LinkTable:
         message: NDArray[np.int64] | int,
         rank: Ranks,
     ) -> Times:
-        """Random extra latencies (`jitter.py`): `[n]`, or `[k, n]` for k numbers of messages."""
+        """Draw extra latencies (`jitter.py`): `[n]`, or `[k, n]` for k numbers of messages."""
         shape = np.broadcast_shapes(np.shape(message), kinds.shape)
         return self._arrays().draw_jitter(
             np.broadcast_to(kinds, shape),
@@ -94,7 +94,7 @@ class LinkTable:
         return bool(self._arrays().random[kinds].any())
 
     def timed(self, kinds: Kinds) -> bool:
-        """Whether absolute time matters to any message."""
+        """Whether any message depends on absolute time."""
         return bool(self._arrays().timed[kinds].any())
 
     def _arrays(self) -> _Columns:
@@ -104,7 +104,7 @@ class LinkTable:
         return self._columns
 
     def _of_few(self, nbytes: int) -> Times:
-        """Serialisation on each link, 0 if timed."""
+        """Return the serialisation on each link, 0 if timed."""
         if nbytes not in self._times:
             if len(self._times) >= _FEW:
                 self._times.clear()
@@ -114,7 +114,7 @@ class LinkTable:
         return self._times[nbytes]
 
     def _asked(self, question: str, kinds: Kinds, sizes: Bytes) -> Times:
-        """Ask each link about each size once."""
+        """Call the method `question` of each link once per size."""
         pairs, places = np.unique(np.stack((kinds, sizes)), axis=1, return_inverse=True)
         answers = [
             getattr(self.links[kind], question)(size)
@@ -151,7 +151,7 @@ class _Columns:
         return np.array([[over / under, base / under] for over, under, base in self._lines])
 
     def serialization(self, kinds: Kinds, sizes: Bytes) -> Times:
-        """Serialisation on links that are lines."""
+        """Return the serialisation on links without size factors and changes over time."""
         if not len(sizes):
             return sizes.copy()
         if len(self._lines) == 1:
@@ -166,7 +166,7 @@ class _Columns:
 
 
 def _line(link: Link) -> tuple[int, int, int]:
-    """Coefficients of picoseconds = (bytes * over + base) / under."""
+    """Return the coefficients of picoseconds = (bytes * over + base) / under."""
     each, once = PS_PER_SECOND / link.rate, link.overhead * PS_PER_SECOND
     under = math.lcm(each.denominator, once.denominator)
     return int(each * under), under, int(once * under)
@@ -182,8 +182,8 @@ def scaled(
     under: NDArray[Any] | int,
     base: NDArray[Any] | int = 0,
 ) -> Times:
-    """`(values * over + base) / under` of non-negative integers, rounded, half to even. Exact for
-    any size: arrays of objects hold integers beyond 64 bits."""
+    """Return `(values * over + base) / under` of non-negative integers, rounded half to even. Exact
+    for any size: integers beyond 64 bits are in arrays of objects."""
     if values.size == 0:
         return values
     product = int(np.max(over)) * max(1, int(values.max())) + int(np.max(base))

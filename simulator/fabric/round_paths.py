@@ -1,23 +1,23 @@
-"""Paths of a round's messages, and the links they share.
+"""Paths of a round's messages, and the links that they share.
 
-Inside a node a message crosses the devices' own links; between nodes, both network NICs and what
-lies between. Messages of a round that cross the same thing in the same direction divide its rate:
+Inside a node a message crosses the devices' own links; between nodes, both NICs and the uplinks
+between. Messages of a round that cross the same link in the same direction divide its rate:
 
 | shared                      | by the round's messages that                                   |
 |-----------------------------|----------------------------------------------------------------|
 | a device's own link, out/in | leave/reach the device inside its node                         |
 | the bus of a node           | stay inside the node, either way (`Cluster.shared_bus`)        |
 | a network NIC, out/in       | leave/reach the node                                           |
-| a rack's uplinks, out/in    | leave/reach the rack; a message has one for each of its NICs   |
+| a rack's uplinks, out/in    | leave/reach the rack; a message uses one for each of its NICs  |
 | the air (`Link.shared`)     | cross it: once for each end of a message that is a station     |
 
-A message sees the path (`paths.py`) between its ends, each slowed by its share, and the uplink of
-the sender's or receiver's rack, whichever more messages share; the latency of both racks' switches
-comes on top once. Where a round has very many paths, of links without size factors, delays and
-traces, the links on the way are listed instead and the slowest counts: the same time, from n links.
+A message's path (`paths.py`) joins both ends, each with its share of the rate, and the uplink of
+the sender's or receiver's rack, whichever more messages share; the latency of the racks' switches
+is added once. If a round has very many paths, of links without size factors, delays and traces, the
+links on the way are listed instead and the slowest counts, which gives the same times.
 
-Assumptions: messages that share something take as long as if they started together, whatever the
-skew; a switch holds nothing up. Shares are those of `sharing/fair.py` with equal messages.
+Assumptions: messages that share a link take as long as if they started together, whatever the skew;
+switches are no bottleneck. Shares are those of `sharing/fair.py` for equal messages.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import across_uplink, path, share_link, with_framing
 
-MANY = 64  # different paths in a round
-_KEPT = 1 << 19  # messages of rounds whose paths are kept
+MANY = 64  # most different paths in a round before links are listed instead
+_KEPT = 1 << 19  # most messages of the rounds whose paths are cached
 Integers = NDArray[np.int64]
 _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
-"""Paths, and each message's path, by form of a cluster and a round's senders and receivers."""
+"""Paths, and each message's path, by `form` of a cluster and senders and receivers of a round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +55,20 @@ class Framing:
     inside: Fraction = Fraction(0)  # seconds added to the latency inside a node
 
     def of(self, link: Link, extra: Fraction, *, inside: bool) -> Link:
-        """Link as seen by the protocol's payload."""
+        """Return the link as it carries the protocol's payload."""
         return with_framing(link, self.share_inside if inside else self.share, extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """One end of each message: number of its link, and messages that share it."""
+    """One end of each message: kind of its link, and the number of messages that share it."""
 
     kind: Integers
     share: Integers
 
 
 class RoundPaths:
-    """Numbers and links of the paths of rounds."""
+    """Numbered paths of rounds, and their links."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RoundPaths:
         self._levels = racks.levels if racks else ()
         self._least = racks.least_shares(nics_per_node) if racks else ()
         self._shared_bus, self._framing = shared_bus, framing
-        # a NIC and a bus that are equal links stay two kinds
+        # a NIC and a bus with equal figures are still two kinds
         numbers: dict[tuple[str, Link], int] = {}
         self._bus = _numbered(numbers, "bus", buses, nodes)
         self._first_card = len(numbers)
@@ -106,24 +106,24 @@ class RoundPaths:
             (devices, nodes, shared_bus, *(below for below, _ in self._levels)),
             *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
         )
-        """Form of the cluster: decides which messages share a link, not how fast it is."""
+        """Form of the cluster: which messages share a link, independent of the links' figures."""
         self._known: dict[tuple[int | Fraction, ...], int] = {}
         self._at_share: dict[int, Kinds] = {}
 
     @property
     def alike(self) -> bool:
-        """Whether all nodes have the same links, and none is nearer to some of the others."""
+        """Whether all nodes have the same links and the same distance to all others."""
         racks = any(below < self._nodes for below, _ in self._levels)
         return len(self._links) == 2 and not racks
 
     @property
     def flat(self) -> bool:
-        """Whether all messages see one link in rounds of one send and one receive per rank."""
+        """Whether all messages have the same path in rounds of one send and receive per rank."""
         return self._devices == 1 and self.alike and not self._stations.any()
 
     def ends(self) -> tuple[Kinds, Integers] | None:
-        """Each rank's NIC in the table, and its latency, for rounds in which only the ends' NICs
-        matter (the slower rate and half of each latency); else None."""
+        """Each rank's NIC in the table and its latency, if rounds depend only on the ends' NICs
+        (the slower rate and half of each latency); else None."""
         racks = any(below < self._nodes for below, _ in self._levels)
         if self._devices > 1 or racks or not self._plain or self._framing.network:
             return None
@@ -133,7 +133,7 @@ class RoundPaths:
         return self._numbers(_Ends(kind=self._nic, share=one)), self._latency[self._nic]
 
     def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
-        """The path of each message of a round, however many there are."""
+        """Return the path of each message of a round, even if there are many paths."""
         paths, place = self.alike_messages(senders, receivers)
         found = [self.table.links[self._path(*numbers)] for numbers in paths]
         if len(found) == 1:
@@ -141,7 +141,7 @@ class RoundPaths:
         return tuple(found[kind] for kind in place.tolist())
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
-        """Hops of the messages of one round, `[n]`."""
+        """Return the hops of the messages of one round, `[n]`."""
         kinds: tuple[Kinds, ...] | None = None
         latencies: Integers | None = None
         if not self._plain or len(self._links) <= MANY:
@@ -155,7 +155,7 @@ class RoundPaths:
         )
 
     def hops_on(self, paths: Sequence[Sequence[int]]) -> Hops:
-        """A hop for each path, without ends."""
+        """Return a hop for each path, without senders and receivers."""
         nobody = np.full(len(paths), -1, dtype=np.int64)
         kinds = (self._numbers_of(paths),)
         return Hops(senders=nobody, receivers=nobody, table=self.table, kinds=kinds)
@@ -164,7 +164,7 @@ class RoundPaths:
         return np.array([self._path(*numbers) for numbers in paths], dtype=np.int64)
 
     def alike_messages(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
-        """Paths of a round, and each message's number among them, found once per cluster form."""
+        """Return the paths of a round and each message's index among them, cached by form."""
         name = (self.form, senders.tobytes(), receivers.tobytes())
         if name not in _FORMS:
             (out, into), uplinks, _ = self._ends(senders, receivers)
@@ -178,8 +178,8 @@ class RoundPaths:
     def _ends(
         self, senders: Ranks, receivers: Ranks
     ) -> tuple[list[_Ends], list[Integers], NDArray[np.bool_]]:
-        """Both ends of each message, sharers of its uplink at each level (0: it crosses none),
-        whether it leaves its node."""
+        """Return both ends of each message, the number of messages that share its uplink at each
+        level (0: it crosses none), and whether it leaves its node."""
         out, into = senders // self._devices, receivers // self._devices
         crosses = out != into
         ends, crossings = [], 0
@@ -207,7 +207,7 @@ class RoundPaths:
     def _passed(
         self, ends: list[_Ends], uplinks: list[Integers], crosses: NDArray[np.bool_]
     ) -> tuple[tuple[Kinds, ...], Integers]:
-        """Numbers of the links on the way, and the paths' latencies."""
+        """Return the numbers of the links on the way, and the paths' latencies."""
         out, into = ends
         kinds = [self._numbers(end) for end in ends]
         framing = self._framing
@@ -225,11 +225,11 @@ class RoundPaths:
             extra = extra + np.where(uplink > 0, cable.latency_for(0), 0)
         twice = self._latency[out.kind] + self._latency[into.kind]
         half = twice // 2
-        half += (twice % 2) & (half + extra) & 1  # halves to the even sum
+        half += (twice % 2) & (half + extra) & 1  # round half to even
         return tuple(kinds), half + extra
 
     def _numbers(self, ends: _Ends) -> Kinds:
-        """Number of each end's link with its share."""
+        """Return the number of each end's link with its share."""
         if len(ends.share) and (ends.share == ends.share[0]).all():
             share = int(ends.share[0])
             if share not in self._at_share:
@@ -242,7 +242,7 @@ class RoundPaths:
         return np.array(numbers, dtype=np.int64)[which]
 
     def _path(self, out: int, sharing: int, into: int, meeting: int, *uplinks: int) -> int:
-        """Number of a path from link `out` to link `into`."""
+        """Return the number of a path from link `out` to link `into`."""
         name = out, sharing, into, meeting, *uplinks
         if name not in self._known:
             link = path(self._links[out], self._links[into], sharing, meeting)
@@ -267,13 +267,13 @@ class RoundPaths:
 def _numbered(
     numbers: dict[tuple[str, Link], int], place: str, links: Sequence[Link], nodes: int
 ) -> Integers:
-    """Each node's number of its link, equal ones sharing one, new ones added."""
+    """Return each node's link as a number, the same for equal links; new links are added."""
     found = [numbers.setdefault((place, link), len(numbers)) for link in links]
     return np.full(nodes, found if len(found) == nodes else found[0], dtype=np.int64)
 
 
 def _plain(link: Link) -> bool:
-    """Whether a link is only a rate and a latency of whole picoseconds."""
+    """Whether a link has only a rate and a latency of whole picoseconds."""
     more = link.factors, link.overhead, link.jitter, link.loss, link.timed, link.up
     return not any(more) and _integral(link.latency)
 
@@ -287,7 +287,7 @@ def _crowd(places: Integers) -> Integers:
 
 
 def distinct(*columns: Integers) -> tuple[Integers, Integers]:
-    """First place of each distinct row of non-negative columns, and each row's kind."""
+    """Return the first index of each distinct row of non-negative columns, and each row's kind."""
     kind = columns[0]
     places = np.zeros(min(1, len(kind)), dtype=np.int64)
     for number, column in enumerate(columns):
@@ -298,7 +298,7 @@ def distinct(*columns: Integers) -> tuple[Integers, Integers]:
 
 
 def _compact(values: Integers) -> tuple[Integers, Integers]:
-    """`np.unique` with index and inverse, without sorting small values."""
+    """Return `np.unique` with index and inverse, without sorting if values are small."""
     top = int(values.max()) + 1
     if top > 4 * len(values) + 1024:
         _, places, kinds = np.unique(values, return_index=True, return_inverse=True)
@@ -319,12 +319,12 @@ class Hops:
     receivers: Ranks
     table: LinkTable
     kinds: tuple[Kinds, ...]
-    """Link numbers of the whole path, or of all it crosses, the slowest of which counts."""
+    """Numbers of the whole path, or of all links that it crosses, the slowest of which counts."""
     latencies: Times | None = None  # None: the links'
 
     @staticmethod
     def joined(rounds: Sequence[Hops]) -> Hops:
-        """Messages of consecutive rounds of one fabric."""
+        """Join the messages of consecutive rounds of one fabric."""
         most = max(len(each.kinds) for each in rounds)
         listed = any(each.latencies is not None for each in rounds)
         return Hops(
@@ -335,12 +335,12 @@ class Hops:
                 np.concatenate([each.kinds[min(n, len(each.kinds) - 1)] for each in rounds])
                 for n in range(most)
             ),
-            # where links are listed somewhere, all are plain: a latency is the same for all sizes
+            # if links are listed in some round, all are plain, with one latency for all sizes
             latencies=np.concatenate([each.latency(0) for each in rounds]) if listed else None,
         )
 
     def serialization(self, nbytes: Bytes | int) -> Times:
-        """Time each message occupies its sender; 0 if that depends on the start."""
+        """Return how long each message occupies its sender; 0 if that depends on the start."""
         if self.timed:
             return np.zeros(len(self.senders), dtype=np.int64)
         found = self.table.serialization(self.kinds[0], nbytes)
@@ -349,7 +349,7 @@ class Hops:
         return found
 
     def latency(self, nbytes: Bytes | int) -> Times:
-        """Latency of each message without its random delay."""
+        """Return the latency of each message without its random delay."""
         if self.latencies is not None:
             return self.latencies
         return self.table.latency(self.kinds[0], nbytes)
@@ -357,7 +357,7 @@ class Hops:
     def draw_jitter(
         self, nbytes: Bytes | int, *, key: int, message: NDArray[np.int64] | int
     ) -> Times:
-        """Random delay of each message, number `message` of its sender."""
+        """Draw the random delay of each message, which is number `message` of its sender."""
         if not self.random:
             return np.zeros(len(self.senders), dtype=np.int64)
         return self.table.draw_jitter(
@@ -365,19 +365,19 @@ class Hops:
         )
 
     def departure(self, start: Times, nbytes: Bytes | int) -> Times:
-        """Departures of messages that may start at the absolute times `start`."""
+        """Return when messages leave that may start at the absolute times `start`."""
         return self.table.departure(start, self.kinds[0], nbytes)
 
     def flight(
         self, start: Times, nbytes: Bytes | int, *, key: int, message: NDArray[np.int64] | int
     ) -> tuple[Times, Times]:
-        """Times at which messages that may start at `start` have left, and arrive."""
+        """Return when messages that may start at `start` have left, and when they arrive."""
         left = self.departure(start, nbytes) if self.timed else start + self.serialization(nbytes)
         delay = self.draw_jitter(nbytes, key=key, message=message)
         return left, left + self.latency(nbytes) + delay
 
     def select(self, chosen: Integers) -> Hops:
-        """Chosen messages, `[n]`."""
+        """Return the `chosen` messages, `[n]`."""
         return Hops(
             senders=self.senders[chosen],
             receivers=self.receivers[chosen],
@@ -400,5 +400,5 @@ class Hops:
 
     @cached_property
     def timed(self) -> bool:
-        """Whether absolute time matters to any message."""
+        """Whether any message depends on absolute time."""
         return self.table.timed(self.kinds[0])

@@ -2,8 +2,8 @@
 
     left = start + serialisation      arrival = left + latency + random delay
 
-on each message's path, slowed by the round's other messages (`fabric/round_paths.py`). Messages are
-buffered, as in `rings/recurrence.py`, and numbered from 0 per rank. Source: Hockney 1994.
+on each message's path, shared with the round's other messages (`fabric/round_paths.py`). Messages
+are buffered, as in `rings/recurrence.py`, and numbered from 0 per rank. Source: Hockney 1994.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEPT_ROUNDS = 64
 
 
 class Fabric:
-    """Links of `nodes * devices` ranks, counted node by node."""
+    """Links of `nodes * devices` ranks, numbered node by node."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Fabric:
         shared_bus: bool = False,
         framing: Framing | None = None,
     ) -> None:
-        """`nics` join a node to the others, `buses` its devices: one for all nodes or one each.
-        Each of `nics` stands for `nics_per_node`."""
+        """`nics` join a node to the others, `buses` its devices: one for all nodes or one per node.
+        Each of `nics` represents `nics_per_node` NICs."""
         self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
@@ -64,7 +64,7 @@ class Fabric:
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:
-        """Fabric of a cluster."""
+        """Return the fabric of a cluster."""
         nodes = range(cluster.nodes)
         return Fabric(
             nodes=cluster.nodes,
@@ -80,29 +80,29 @@ class Fabric:
 
     @property
     def flat(self) -> bool:
-        """Whether messages see one unshared link in rounds of one send and receive per rank."""
+        """Whether messages have one unshared path in rounds of one send and receive per rank."""
         return self._paths.flat
 
     @property
     def alike(self) -> bool:
-        """Whether nodes are alike: then another node's ranks see the same paths to those as far."""
+        """Whether nodes are equal: then paths depend only on the distance between ranks."""
         return self._paths.alike
 
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
-        """Table of NICs, each rank's number in it, and its latency, if a message sees only its
-        ends' NICs, in rounds as those of `flat`; else None."""
+        """Table of NICs, each rank's number in it and its latency, if messages depend only on their
+        ends' NICs in rounds as those of `flat`; else None."""
         found = self._paths.ends()
         return None if found is None else (self._paths.table, *found)
 
     def with_framing(self, framing: Framing) -> Fabric:
-        """The fabric under a protocol."""
+        """Return the fabric with a protocol's overheads."""
         if framing not in self._framed:
             self._framed[framing] = Fabric(**self._of, framing=framing)
         return self._framed[framing]
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
-        """Links of the messages of one round, `[n]`; sender and receiver differ. Remembered, for
-        collectives of few rounds; `exchange` is not."""
+        """Return the links of the messages of one round, `[n]`; senders and receivers differ.
+        Cached, unlike in `exchange`, for collectives of few rounds."""
         name = senders.tobytes(), receivers.tobytes()
         if name not in self._rounds:
             if len(self._rounds) >= _KEPT_ROUNDS:
@@ -112,16 +112,16 @@ class Fabric:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """Decides which messages of a round share a link, not how fast it is."""
+        """Key of fabrics in which the same messages of a round share links, of any speed."""
         return self._paths.form
 
     def alike_messages(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
-        """Different paths of a round's messages, and each message's number among them, both equal
-        for fabrics of one `form`."""
+        """Return the different paths of a round's messages, and each message's index among them;
+        both are equal for fabrics of one `form`."""
         return self._paths.alike_messages(senders, receivers)
 
     def hops_on(self, paths: Sequence[Sequence[int]]) -> Hops:
-        """A hop for each of these paths, without ends."""
+        """Return a hop for each of these paths, without senders and receivers."""
         return self._paths.hops_on(paths)
 
     def exchange(
@@ -135,7 +135,7 @@ class Fabric:
         key: int = 0,
         message: int = 0,
     ) -> Times:
-        """Times at which ranks are ready for the next round, from those for this one.
+        """Return when ranks are ready for the next round, given when they are ready for this one.
 
         Each rank sends and receives at most one message, number `message` of its sender, and is
         ready when its own has left and the other has been received and reduced (`gamma` seconds a
@@ -149,16 +149,16 @@ class Fabric:
         return ready
 
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
-        """Hop from each rank to its successor (mod p), or predecessor, slowed by the ring's other
-        hops, all of which are in use at every step."""
+        """Return the hop from each rank to its successor (mod p), or predecessor, while all hops of
+        the ring are in use."""
         return self._ring(1, backwards=backwards)
 
     def ring_paths(self, *, backwards: bool = False) -> tuple[list[list[int]], Integers]:
-        """Different paths of `ring_links`, and each rank's number among them."""
+        """Return the different paths of `ring_links`, and each rank's index among them."""
         return self.alike_messages(self.everyone, np.roll(self.everyone, 2 * backwards - 1))
 
     def leader_links(self) -> tuple[Link, ...]:
-        """Hop from each node's first device to the next node's (mod N)."""
+        """Return the hop from each node's first device to the next node's (mod N)."""
         return self._ring(self.devices, backwards=False)
 
     def _ring(self, every: int, *, backwards: bool) -> tuple[Link, ...]:
@@ -168,14 +168,14 @@ class Fabric:
         return self._rings[every, backwards]
 
     def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
-        """Path of each message of a round, its share included."""
+        """Return the path of each message of a round, with its share."""
         if self.ranks == 1:
             return ()
         return self._paths.links(senders, receivers)
 
 
 def reduction(nbytes: Bytes | int, gamma: Fraction) -> Times | int:
-    """Time to add `nbytes` bytes at `gamma` seconds each; `InputError` beyond the clock."""
+    """Return the time to add `nbytes` bytes at `gamma` seconds each; `InputError` if too long."""
     if not gamma:
         return 0
     each = gamma * PS_PER_SECOND

@@ -1,7 +1,7 @@
 """`Link.departure` for compiled loops, on links that change over time.
 
-Amounts, the integrals of `network/rate_trace.py`, are 128 bits in two unsigned halves, upper and
-lower. Traces and grants must lie at whole picoseconds, and amounts fit.
+Amounts (integrals of rates, as in `network/rate_trace.py`) have 128 bits in two unsigned halves,
+upper and lower. Traces and grants must change at whole picoseconds, and amounts must fit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcsim.simulator.network.rate_trace import RateTrace
 Ints = NDArray[np.int64]
 Halves = NDArray[np.uint64]
 _FITS = 1 << 126  # sums of two such amounts have 127 bits
-_LATEST = LIMIT // 2  # stands for all later times, and is refused
+_LATEST = LIMIT // 2  # represents all later times, which are refused
 _MOST_DOUBLED = 61
 _LOW, _BITS, _ONE, _NONE = (np.uint64(n) for n in (2**32 - 1, 32, 1, 0))
 
@@ -28,20 +28,20 @@ _LOW, _BITS, _ONE, _NONE = (np.uint64(n) for n in (2**32 - 1, 32, 1, 0))
 class Departures(NamedTuple):
     """Departures of messages of some sizes on some links, `[sizes x links]`, flat."""
 
-    grant: Ints  # picoseconds between possible starts; 1: any
-    before: Ints  # picoseconds from then until bytes flow
-    trace: Ints  # its number; -1: constant rate, `before` holds the whole time
+    grant: Ints  # picoseconds between possible starts; 1: any time
+    before: Ints  # picoseconds from the start until bytes flow
+    trace: Ints  # number of the trace; -1: constant rate, `before` has the whole time
     nbytes: Halves  # [2, places]: a message's amount
     first: Ints  # [traces + 1]: first piece of each trace
     times: Ints  # [pieces]: begin
     rates: Ints  # [pieces]: amount per picosecond
     sums: Halves  # [2, pieces]: amount before it
-    ends: Ints  # [2, traces]: end of a trace, and how far it goes back then; 0: never
+    ends: Ints  # [2, traces]: end of a trace, and by how much it then jumps back; 0: never
     totals: Halves  # [4, traces]: amount until the end, and of the repeated part
 
     @staticmethod
     def of(sizes: Sequence[int], links: Sequence[Link]) -> Departures | None:
-        """Table of departures; None if one of the links does not fit."""
+        """Build the table; None if one of the links does not fit."""
         numbers: dict[RateTrace, int] = {}
         rows: list[tuple[int, int, int, int]] = []
         for nbytes in sizes:
@@ -81,7 +81,7 @@ class Departures(NamedTuple):
 def _row(
     link: Link, nbytes: int, numbers: dict[RateTrace, int]
 ) -> tuple[int, int, int, int] | None:
-    """Grant, time before, number of the trace, amount."""
+    """Return grant, time before bytes flow, number of the trace, amount."""
     grant, before, goodput = link.to_depart(nbytes)
     if grant.denominator != 1 or grant >= LIMIT or before >= LIMIT:
         return None
@@ -98,7 +98,7 @@ def _halves(amounts: Sequence[int]) -> Halves:
 
 
 def departure(serialization: Any, place: int, start: Picoseconds) -> Picoseconds:
-    """Departure of a message that may start at `start`, from times by place or `Departures`."""
+    """Return the departure of a message that may start at `start`, by times or `Departures`."""
     if isinstance(serialization, Departures):
         return int(_departure(serialization, place, start))
     left: Picoseconds = start + serialization[place]
@@ -111,13 +111,13 @@ def _departure_on(serialization: Any, place: int, start: Picoseconds) -> Any:
 
 @overload(departure, inline="always", strict=False)
 def _departure_of(serialization: Any, place: Any, start: Any) -> Any:
-    if hasattr(serialization, "layout"):  # of numba's types an array's
+    if hasattr(serialization, "layout"):  # numba's type of an array
         return lambda serialization, place, start: start + serialization[place]
     return _departure_on
 
 
 def run_of(serialization: Any, low: int, high: int) -> Times:
-    """Part of a table as an array; empty for `Departures`."""
+    """Return part of a table of times; empty for `Departures`."""
     part: Times = (
         np.empty(0, dtype=np.int64)
         if isinstance(serialization, Departures)
@@ -157,7 +157,7 @@ def _departure(of: Departures, place: int, start: int) -> Any:
         if laps >= (_LATEST - back) // period:
             return _LATEST
         back += laps * period
-    low, high = first, last  # the last piece before which less has passed
+    low, high = first, last  # search the last piece that begins with a smaller amount
     while high - low > 1:
         middle = (low + high) // 2
         if _less(of.sums[0, middle], of.sums[1, middle], upper, lower):
@@ -170,10 +170,10 @@ def _departure(of: Departures, place: int, start: int) -> Any:
 
 @loop
 def _without_laps(upper: Any, lower: Any, totals: Halves) -> tuple[Any, Any, int]:
-    """An amount reduced to one within the trace, and the repetitions before it."""
+    """Reduce an amount to one within the trace; return also the number of repetitions before."""
     if not _less(totals[0], totals[1], upper, lower):
         return upper, lower, 0
-    # the excess over what repeats, rounded up: digit by digit
+    # the excess over the repeated part, divided and rounded up, digit by digit
     upper, lower = _difference(upper, lower, totals[0], totals[1])
     upper, lower = _difference(upper, lower, _NONE, _ONE)
     part_upper, part_lower, doubled = totals[2], totals[3], 0
@@ -215,7 +215,7 @@ def _less(upper: Any, lower: Any, other_upper: Any, other_lower: Any) -> Any:
 
 @inlined
 def _times(one: int, other: int) -> tuple[Any, Any]:
-    """Product of two numbers of 63 bits."""
+    """Return the product of two numbers of 63 bits."""
     a, b = np.uint64(one), np.uint64(other)
     a_low, a_high, b_low, b_high = a & _LOW, a >> _BITS, b & _LOW, b >> _BITS
     crossed = a_high * b_low + ((a_low * b_low) >> _BITS)
@@ -225,7 +225,7 @@ def _times(one: int, other: int) -> tuple[Any, Any]:
 
 @inlined
 def _quotient(upper: Any, lower: Any, divisor: int) -> Any:
-    """Quotient rounded up, at most `_LATEST`, digit by digit."""
+    """Return the quotient rounded up, at most `_LATEST`, digit by digit."""
     by = np.uint64(divisor)
     if upper >= by:  # it has 65 digits or more
         return _LATEST

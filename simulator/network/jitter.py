@@ -1,15 +1,15 @@
-"""Random delays of messages: draws that depend only on their message.
+"""Random delays of messages, each a function of its message alone.
 
-The numbers for message m of rank r in collective k are a function of (key of k, m, r) alone
-(counter-based generator): no draw depends on the order of events, an oracle and a recurrence draw
-the same, and equal seeds give equal bits for any array shape:
+The random numbers for message m of rank r in collective k depend only on (key of k, m, r)
+(counter-based generator): not on the order of events, so that all engines draw the same numbers, in
+arrays of any shape:
 
     u = fraction number m of the SplitMix64 sequence from key',
     key' = number 2^16 r + purpose of the sequence from the collective's key
 
-with purpose 2 i or 2 i + 1 for the i-th source of delay of a link, losses last. A message's delay,
-at most a day so that sums fit the clock, is the sum over `Link.jitter`, for the share of messages
-that each delays (`probability`), by inversion with v = 1 - u in (0, 1]:
+with purpose 2 i or 2 i + 1 for the i-th source of delay of a link, losses last. A message's delay
+(at most a day, so that sums fit the clock) is the sum over `Link.jitter`, each of which delays a
+share of the messages (`probability`), by inversion with v = 1 - u in (0, 1]:
 
 | distribution | delay                                                                            |
 |--------------|----------------------------------------------------------------------------------|
@@ -49,7 +49,7 @@ _NO_LOSS: _LossRow = (NONE, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def collective_key(seed: int, iteration: int, bucket: int, index: int) -> int:
-    """Key of collective `index` of a bucket in an iteration, below 2^64."""
+    """Return the key of collective `index` of a bucket in an iteration, below 2^64."""
     words = f"{seed}/{iteration}/{bucket}/{index}/delays"
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little")
 
@@ -63,9 +63,9 @@ def draw_jitter(
     message: NDArray[np.int64] | int,
     rank: NDArray[np.int64] | int,
 ) -> Times:
-    """Extra latencies, picoseconds >= 0, int64, of the arguments' common shape. `links[kinds]`: the
-    messages' links; `nbytes`: sizes; `rank`: senders; `message`: numbers among the sender's in this
-    collective; `key`: the collective's. Zero on links that are not `random`."""
+    """Return extra latencies, int64 picoseconds >= 0, in the arguments' common shape.
+    `links[kinds]`: links of the messages; `nbytes`: sizes; `rank`: senders; `message`: numbers of
+    the sender's messages in this collective; `key`: the collective's. 0 on links that are exact."""
     return JitterDraws(links)(kinds, nbytes, key=key, message=message, rank=rank)
 
 
@@ -105,7 +105,7 @@ class JitterDraws:
 
 
 def _plain(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Contiguous, writable array: one type, for which the loop is compiled once."""
+    """Return a contiguous, writable array, so that the loop is compiled for a single type."""
     flags = values.flags
     if not (flags.c_contiguous and flags.writeable):
         values = np.array(values, order="C")
@@ -116,7 +116,7 @@ def _plain(values: NDArray[np.int64]) -> NDArray[np.int64]:
 def _jitter_tables(
     links: tuple[Link, ...],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Jitter rows of all links, and where each link's begin, `[links + 1]`."""
+    """Return the jitter rows of all links, and each link's first row, `[links + 1]`."""
     rows = [[_jitter_row(jitter) for jitter in _jitters(link)] for link in links]
     first = np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int64)
     flat = [row for of_link in rows for row in of_link]
@@ -126,7 +126,7 @@ def _jitter_tables(
 
 @lru_cache(maxsize=256)
 def _loss_tables(links: tuple[Link, ...]) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-    """Row for each link; None without losses."""
+    """Return a row for each link; None without losses."""
     rows = [_loss_row(link) for link in links]
     if all(row[0] == NONE for row in rows):
         return None
@@ -165,6 +165,6 @@ def _loss_row(link: Link) -> _LossRow:
 
 
 def _ln_exact(value: Fraction) -> float:
-    """Correctly rounded logarithm, so equal on all machines."""
+    """Return the correctly rounded logarithm, which is equal on all machines."""
     with localcontext(prec=40):
         return float((Decimal(value.numerator) / Decimal(value.denominator)).ln())

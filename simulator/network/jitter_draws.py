@@ -1,7 +1,7 @@
-"""Draws of jitter (`jitter.py`) at memory speed, the same on all machines.
+"""Compiled draws of jitter (`jitter.py`), equal in all bits on all machines.
 
-Logarithm and exponential are fdlibm's plain IEEE arithmetic in a fixed order, not the machine's
-library: equal keys give equal bits everywhere, for one message and for a million.
+Logarithm and exponential are fdlibm's IEEE arithmetic in a fixed order instead of the machine's
+library, so equal keys give equal bits everywhere, for one message and for a million.
 
 Sources: fdlibm 5.3, `e_log.c` and `e_exp.c` (Sun Microsystems 1993), less than 1 unit in the last
 place; M. Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied
@@ -26,15 +26,15 @@ _ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of the square root of 1/2
 
 @inlined
 def fraction(key: np.uint64, purpose: int, number: int) -> float:
-    """Uniform on [0, 1): entry `number` of the purpose's sequence."""
+    """Return entry `number` of the purpose's sequence, uniform on [0, 1)."""
     return fraction64(bits64(key, purpose), number)
 
 
 @inlined
 def ln(x: float) -> float:
-    """Natural logarithm of x in (0, 1], as fdlibm."""
+    """Return the natural logarithm of x in (0, 1], as fdlibm."""
     bits = np.float64(x).view(np.int64)
-    k = (bits - _ROOT_OF_HALF) >> np.int64(52)  # x = m 2^k, m from there to twice that
+    k = (bits - _ROOT_OF_HALF) >> np.int64(52)  # x = m 2^k, sqrt(1/2) <= m < sqrt(2)
     f = np.int64(bits - (k << np.int64(52))).view(np.float64) - 1.0
     s = f / (2.0 + f)
     z = s * s

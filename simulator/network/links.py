@@ -1,4 +1,4 @@
-"""Point-to-point links: how long a message occupies its sender, and when it arrives.
+"""Point-to-point links: when a message has left its sender, and when it arrives.
 
     left = start + overhead + nbytes / rate        arrival = left + latency + random delay
 
@@ -53,14 +53,14 @@ from gcsim.simulator.network.rate_trace import RateTrace, refuse, slower, times_
 
 Range = tuple[Fraction, Fraction]  # smallest and largest value of a figure, in its own unit
 RANGED = ("latency", "efficiency", "overhead")
-"""Figures of a link with a range beside them: `Link.latency_range` and so on."""
+"""Figures of a link that have a range: `Link.latency_range` and so on."""
 
 _KEPT_SIZES = 1 << 16
 
 
 def _roomy(latency: Fraction) -> Picoseconds:
     found = picoseconds(latency)
-    check_time(found)  # before 64 bits have to hold it
+    check_time(found)  # before it must fit in 64 bits
     return found
 
 
@@ -74,7 +74,7 @@ def _sizes_ascend(factors: tuple[SizeFactor, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplink(Setting):
-    """The direction away from a node, where it differs: cellular links."""
+    """Figures of the direction away from a node, if it differs (cellular links)."""
 
     bandwidth: BytesPerSecond
     bandwidth_range: RangeOf[BytesPerSecond] = None
@@ -88,50 +88,50 @@ class Uplink(Setting):
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Setting):
-    """One direction of a full-duplex link; with `up`, the one to the node."""
+    """One direction of a full-duplex link; with `up`, the direction to the node."""
 
     name: str
     bandwidth: BytesPerSecond  # line rate, bytes per second
     latency: Seconds  # one way, seconds, including the software on both ends
     efficiency: Annotated[Factor, SHOWN] = Fraction(1)
     overhead: Seconds = Fraction(0)
-    """Seconds for which a message occupies its sender beside its bytes."""
+    """Seconds for which a message occupies its sender in addition to its bytes' time."""
     latency_range: RangeOf[Seconds] = None
-    """Ranges are for the draws of the uncertainty; they never change a link's times."""
+    """Ranges are only used to draw worlds; they never change a link's times."""
     efficiency_range: RangeOf[Factor] = None
-    """May exceed 1 where `bandwidth` is a measured goodput instead of a line rate."""
+    """May exceed 1 if `bandwidth` is a measured goodput instead of a line rate."""
     overhead_range: RangeOf[Seconds] = None
     factors: Annotated[tuple[SizeFactor, ...], Rule(_sizes_ascend)] = ()
-    """Factors by ascending size; messages smaller than the first see the link as it is."""
+    """Factors by ascending size; messages smaller than the first have no factor."""
     jitter: tuple[Jitter, ...] = ()  # their delays add up
     loss: Loss | None = None
     flow: BytesPerSecond | None = None
     """Most bytes per second of one TCP connection (a provider's limit, or window / round trip)."""
     background: Part = Fraction(0)
-    """Share of the rate that other traffic takes all the time, in [0, 1)."""
+    """Share of the rate that other traffic permanently takes, in [0, 1)."""
     trace: RateTrace | None = None
-    """Replaces bandwidth times efficiency where the rate changes over time."""
+    """Goodput over time, which replaces bandwidth times efficiency."""
     up: Uplink | None = None
-    """Direction away from the node, where it differs; paths join one `up` and one down."""
+    """Direction away from the node, if it differs; a path joins one `up` and one downlink."""
     grant: Seconds = Fraction(0)
-    """Seconds between the times at which a message may start in this direction; 0: any time."""
+    """Seconds between the instants at which a message may start in this direction; 0: any time."""
     shared: bool = False  # one half-duplex medium of all nodes (Wi-Fi): messages cross it twice
     switch_adds: Annotated[Fraction, Limits(above=0, most=1)] | None = None
-    """Share of the goodput with which the link's switch adds up all-reduces for NCCL (NVLS inside
-    a node, SHARP between nodes); None: it does not."""
+    """Share of the goodput that NCCL reaches if the link's switch sums all-reduces (NVLS inside a
+    node, SHARP between nodes); None: the switch does not sum."""
     source: Annotated[str, SHOWN] = ""  # source of the figures, shown in every report
     alone: Annotated[RateTrace | Fraction | None, INTERNAL] = None
-    """`line_goodput` before sharing; None: nothing is shared, or there are no factors."""
+    """`line_goodput` before sharing; None: the link is not shared, or has no factors."""
     estimate: Annotated[bool, SHOWN] = False
-    """True when a figure was neither measured on this link nor stated by the user."""
+    """Whether a figure was neither measured on this link nor stated by the user."""
 
     def exactly(self, **changes: Any) -> Link:
-        """The same link with other fields; a figure set here is exact and loses its range."""
+        """Return the link with other fields; a figure that is set loses its range."""
         return replace(self, **{**_without_ranges(changes), **changes})
 
     def derived(self, **changes: Any) -> Link:
-        """`exactly` for figures that follow from checked ones, which are not checked again: a
-        cluster in hundreds of drawn worlds has thousands of paths."""
+        """Return `exactly` without checks, for figures computed from checked ones: a cluster in
+        hundreds of drawn worlds has thousands of paths."""
         made = object.__new__(Link)
         known = {name: self.__dict__[name] for name in _FIELDS}
         made.__dict__.update(known | _without_ranges(changes) | changes)
@@ -145,27 +145,27 @@ class Link(Setting):
 
     @cached_property
     def line_goodput(self) -> RateTrace | Fraction:
-        """Goodput, bytes per second, of all connections together; over time with a trace."""
+        """Goodput of all connections together, bytes per second; over time with a trace."""
         line = self.trace or self.bandwidth * self.efficiency
         return times_factor(line, 1 - self.background)
 
     @cached_property
     def goodput(self) -> RateTrace | Fraction:
-        """Goodput, bytes per second, of one connection; over time with a trace."""
+        """Goodput of one connection, bytes per second; over time with a trace."""
         return self._of_connection(self.line_goodput)
 
     def goodput_of(self, nbytes: int) -> RateTrace | Fraction:
-        """Goodput of a message, capped by its size factor's share of the unshared link."""
+        """Return a message's goodput, capped by its size factor's share of the unshared link."""
         return self._goodputs[bisect_right(self._sizes, nbytes)]
 
     @cached_property
     def rate(self) -> Fraction:
-        """Goodput, bytes per second, of a long message alone on the link; its mean over a trace."""
+        """Goodput of a long message alone on the link, bytes per second; the mean of a trace."""
         goodput = self.goodput
         return goodput.long_run if isinstance(goodput, RateTrace) else goodput
 
     def serialization(self, nbytes: int) -> Picoseconds:
-        """Time for which `nbytes` occupy the link; `InternalError` if it is `timed`."""
+        """Return how long `nbytes` occupy the link; `InternalError` if it is `timed`."""
         known = self._serialization.get(nbytes)
         if known is None:
             if self.timed:
@@ -176,19 +176,19 @@ class Link(Setting):
         return known
 
     def latency_for(self, nbytes: int) -> Picoseconds:
-        """Latency of a message of `nbytes`; `InputError` if too long for the engine's clock."""
+        """Return the latency of a message of `nbytes`; `InputError` if too long for the clock."""
         if not self.factors:
             return self.latency_ps
         return self._latencies[bisect_right(self._sizes, nbytes)]
 
     def departure(self, start: Picoseconds, nbytes: int) -> Picoseconds:
-        """Time at which a message that may start at absolute time `start` has left its sender. It
-        waits for the next grant, then its overhead, then for its bytes. Monotone in `start`."""
+        """Return when a message that may start at absolute time `start` has left its sender: after
+        the next grant, its overhead and its bytes' time. Monotone in `start`."""
         if not self.timed:
             return start + self.serialization(nbytes)
         start, nbytes = int(start), int(nbytes)
         if self.grant:
-            period = self._grant  # the first multiple, in whole picoseconds, that is not before
+            period = self._grant  # first multiple at or after `start`, in picoseconds
             start = math.ceil(((start - 1) // period + 1) * period)
         goodput = self.goodput_of(nbytes)
         if not isinstance(goodput, RateTrace):
@@ -196,21 +196,21 @@ class Link(Setting):
         return goodput.finish(start + self._overhead, nbytes)
 
     def to_depart(self, nbytes: int) -> tuple[Fraction, Picoseconds, RateTrace | Fraction]:
-        """Terms of `departure`: picoseconds between grants (0: none); picoseconds from a grant
-        until bytes flow (until they have left, if the goodput is constant); the goodput."""
+        """Return the terms of `departure`: picoseconds between grants (0: none); picoseconds from a
+        grant until bytes flow (or, if the goodput is constant, have left); the goodput."""
         goodput = self.goodput_of(nbytes)
         before = self._overhead if isinstance(goodput, RateTrace) else self._duration(nbytes)
         return self._grant, before, goodput
 
     @cached_property
     def random(self) -> bool:
-        """Messages have random delays."""
+        """Whether messages have random delays."""
         lost = self.loss is not None and self.loss.random
         return lost or any(jitter.random for jitter in self.jitter)
 
     @cached_property
     def timed(self) -> bool:
-        """Whether departures depend on the absolute time, so that only `departure` gives them."""
+        """Whether departures depend on absolute time, so that only `departure` can compute them."""
         up = self.up
         return (
             self.trace is not None
@@ -225,7 +225,7 @@ class Link(Setting):
 
     @cached_property
     def _hash(self) -> int:
-        # what links differ in: hashing a fraction takes a microsecond
+        # a few fields that differ between links: hashing a fraction takes a microsecond
         return hash((self.name, self.bandwidth, self.latency, self.efficiency))
 
     @cached_property
@@ -251,7 +251,7 @@ class Link(Setting):
 
     @cached_property
     def _goodputs(self) -> list[RateTrace | Fraction]:
-        """Below the first factor's size, and from each one's on."""
+        """Goodput below the first factor's size, and from each factor's size on."""
         line = self.line_goodput if self.alone is None else self.alone
         alone = self._of_connection(line)
         limits = (times_factor(alone, factor.bandwidth) for factor in self.factors)
@@ -259,8 +259,8 @@ class Link(Setting):
 
     @cached_property
     def _lines(self) -> list[tuple[int, int, int] | None]:
-        """Coefficients (a, b, c) by size class: picoseconds are (bytes a + b) / c, rounded half to
-        even; None if they depend on the time. `Fraction` arithmetic takes ten times as long."""
+        """Coefficients (a, b, c) by size class of picoseconds = (bytes a + b) / c, rounded half to
+        even; None if timed. `Fraction` arithmetic would take ten times as long."""
         once = self.overhead
         return [
             None
@@ -274,7 +274,7 @@ class Link(Setting):
         ]
 
     def _of_connection(self, goodput: RateTrace | Fraction) -> RateTrace | Fraction:
-        """Part of the goodput that one connection reaches."""
+        """Return the goodput that one connection reaches."""
         lossy = self.loss.goodput(self.latency) if self.loss is not None else None
         for most in (lossy, self.flow):
             goodput = goodput if most is None else slower(goodput, most)
@@ -303,7 +303,7 @@ Recovery = Literal["rack", "fast_retransmit", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFactor(Setting):
-    """Calibration of the link for messages of at least `from_bytes`, piecewise constant."""
+    """Correction of the link's figures for messages of at least `from_bytes`."""
 
     from_bytes: Annotated[int, Unit("size"), Key("from")]
     bandwidth: Annotated[Fraction, Limits(above=0, most=1)] = Fraction(1)
@@ -317,7 +317,7 @@ class Jitter(Setting):
 
     distribution: Literal["exponential", "uniform", "lognormal", "pareto"]
     """uniform: between 0 and twice the mean."""
-    mean: Seconds  # seconds, of those messages that are delayed
+    mean: Seconds  # mean delay in seconds of the messages that are delayed
     shape: Annotated[Fraction, Limits(least=0, most=1_000_000)] | None = None
     """lognormal: sigma of the logarithm, default 1; pareto: the tail's exponent, above 1."""
     probability: Probability = Fraction(1)
@@ -342,13 +342,13 @@ class Jitter(Setting):
 
     @property
     def random(self) -> bool:
-        """Some message is delayed by it."""
+        """Whether it delays some messages."""
         return self.mean > 0 and self.probability > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(Setting):
-    """Packets that are lost and sent again by TCP."""
+    """Packet losses, which TCP repairs by retransmission."""
 
     rate: Part
     model: Literal["capped", "sampled"] | None = None
@@ -382,11 +382,11 @@ class Loss(Setting):
 
     @property
     def random(self) -> bool:
-        """Some message is delayed by it."""
+        """Whether it delays some messages."""
         return self.model == "sampled" and self.rate > 0
 
     def goodput(self, latency: Fraction) -> Fraction | None:
-        """Bytes per second that TCP reaches over such a one-way latency; None: no limit."""
+        """Return TCP's bytes per second with this one-way latency; None: no limit."""
         if self.model != "capped" or self.rate == 0:
             return None
         p = float(self.rate)

@@ -1,4 +1,4 @@
-"""Delays of messages that lose packets, by TCP's ways of repair.
+"""Delays of messages that lose packets, by TCP's methods of loss recovery.
 
 Each of a message's n = max(1, ceil(bytes / segment)) packets is lost independently with probability
 p, and again with p each time it is sent again, at most 10 times. T is the time-out.
@@ -14,8 +14,8 @@ flows. R = 2 latency is the round trip (size factors aside); a packets behind a 
 
 *a >= 3*: three acknowledgements show the loss (RFC 5681, sec. 3.2; RFC 6675, sec. 4), and the
 packet is sent again `found` = min(R + 3 packet, T) after it was sent. A lost retransmission waits
-for the timer, T, then 2 T (RFC 6675, sec. 6). RACK finds it R after something later was sent that
-arrives (RFC 8985, sec. 6.2): a packet of the message if one is left, else the next retransmission.
+for the timer, T, then 2 T (RFC 6675, sec. 6). RACK detects it R after a later packet that arrives
+was sent (RFC 8985, sec. 6.2): one of the message if any is left, else the next retransmission.
 M(i) is the number of packets behind the last one lost at least i times, whose i-th retransmission
 is S(i) after the end of the message:
 
@@ -45,13 +45,13 @@ acknowledgement of new data restarts the timer (RFC 6298, sec. 5.3). `fast_retra
 - two or more: A + 3 R: 2 R to the probe, which repairs the last, R to find the others (7.2 to 7.4);
   T' where A + 2 R >= T': the timer comes before the probe
 
-Those of the c lost again wait for the timer:
+Packets among the c that are lost again wait for the timer:
 
     delay = E + T (2^k - 1), or T' + T (2^(k+1) - 2) where E = T',   P(k >= i) = 1 - (1 - p^i)^c
 
-The message's delay is the larger of both cases. Left out: the window, which losses halve (`Loss`
-"capped"); slow start after a time-out; retransmissions' time on the link; jitter, which belongs to
-R and reorders; a shorter last packet. A changing rate counts with its long run.
+The message's delay is the larger of both cases. Not modelled: the window, which losses halve
+(`Loss` "capped"); slow start after a time-out; retransmissions' time on the link; jitter, which
+changes R and reorders packets; a shorter last packet. A changing rate counts as its mean.
 
 Sources: the RFCs above; Linux's tail loss probe: net/ipv4/tcp_output.c, tcp_schedule_loss_probe, on
 by default (sysctl tcp_early_retrans = 3, tcp_recovery = 1).
@@ -66,7 +66,7 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.simulator.clock import Times
 from gcsim.simulator.network.jitter_draws import LATEST, fraction, ln
 
-# Compiled into the loops below, whose kept machine code is checked against this file alone.
+# Constants of this file only: cached machine code is checked against this file alone.
 
 NONE, TIMEOUT, FAST_RETRANSMIT, RACK = range(4)  # codes of a link's repair; NONE: nothing is lost
 _MOST = 10  # most losses of one packet
@@ -77,7 +77,7 @@ _AGAIN, _RUNS, _BEFORE, _CHAIN = 1, 2, 5, 6  # purposes of random numbers; 0: th
 
 @inlined
 def _hazard(x: float) -> float:
-    """-ln(1 - x) of x in [0, 1), accurate near 0."""
+    """Return -ln(1 - x) for x in [0, 1), accurate near 0."""
     return x * (1.0 + 0.5 * x) if x < 1e-5 else -ln(1.0 - x)
 
 
@@ -88,7 +88,7 @@ def _exponential(key: np.uint64, purpose: int, number: int) -> float:
 
 @loop
 def _more(key: np.uint64, purpose: int, number: int, rate: float, lost: float) -> int:
-    """Most repetitions of any of `lost` packets, all sent again."""
+    """Return the most repeated losses of any of `lost` packets, which are all sent again."""
     bound = _exponential(key, purpose + _AGAIN, number)
     more, share = 0, rate
     # one draw for all packets: P(E < c hazard(p^i)) = 1 - (1 - p^i)^c
@@ -102,8 +102,8 @@ def _more(key: np.uint64, purpose: int, number: int, rate: float, lost: float) -
 def _tail(  # noqa: PLR0917
     key: np.uint64, purpose: int, number: int, packets: float, behind: float, rate: float
 ) -> tuple[float, float, float]:
-    """Losses in the tail, those at the very end, and the tail's packets (one more than the
-    message's if no packet in front of the losses arrived)."""
+    """Return the losses in the tail, those at the very end, and the tail's packets (one more than
+    the message has if no packet in front of the losses arrived)."""
     if behind >= _DUPLICATES:
         return 0.0, 0.0, behind
     seen, arrived, lost, at_end = behind, int(behind), 0.0, 0.0
@@ -125,8 +125,8 @@ def _tail(  # noqa: PLR0917
 def _tail_repaired(  # noqa: PLR0917
     lost: float, at_end: float, acknowledged: float, repaired: float, timer: float, trip: float
 ) -> float:
-    """Time after the end of the message at which RACK-TLP sends the tail again, at most `timer`.
-    `acknowledged`: last restart of the timer; `repaired`: last other retransmission."""
+    """Return the time from the end of the message until RACK-TLP sends the tail again, at most
+    `timer`. `acknowledged`: last restart of the timer; `repaired`: last other retransmission."""
     if at_end == 0.0:
         late = 1.25 * trip
     elif lost > at_end:
@@ -154,23 +154,23 @@ def _repaired(  # noqa: PLR0917
     trip: float,
     packet: float,
 ) -> float:
-    """Delay of a message whose last lost packet has `behind` packets behind it."""
+    """Return the delay of a message whose last lost packet is followed by `behind` packets."""
     lost, at_end, last = _tail(key, purpose, number, packets, behind, rate)
     found = min(trip + _DUPLICATES * packet, timeout)
     late = 0.0
     if lost > 0.0:
         acknowledged = trip if last <= packets else 0.0
-        # from the tail on to the last loss in front of it
+        # from the tail to the last loss in front of it
         last += np.floor(_exponential(key, purpose + _BEFORE, number) / hazard)
         repaired = found - last * packet if last < packets else 0.0
         first = timer = timeout + acknowledged
         if rack:
             first = _tail_repaired(lost, at_end, acknowledged, repaired, timer, trip)
         waits = 2.0 ** _more(key, purpose, number, rate, lost) - 1.0
-        # a timer that has run out waits twice as long the next time
+        # the timer's wait doubles each time it expires
         late = first + timeout * (2.0 * waits if first == timer else waits)
     losses, share, wait = 1, rate, timeout
-    sent = found - last * packet  # when the last of those is sent again that are lost so often
+    sent = found - last * packet  # when the last packet lost so often is sent again
     while last < packets:
         late = max(late, sent)
         v = 1.0 - fraction(key, purpose + _CHAIN + losses, number)
@@ -187,7 +187,7 @@ def _repaired(  # noqa: PLR0917
                 wait *= 2.0
         else:
             before = last
-            # in this branch, v / (1 - rate) is uniform again
+            # here v / (1 - rate) is again uniform
             last += 1.0 + np.floor(-ln(v / (1.0 - rate)) / _hazard(share))
             if not rack:
                 sent += (before - last) * packet + wait
@@ -238,5 +238,5 @@ def add_losses(  # noqa: PLR0917
                 key, purpose, number, code == RACK, packets, last, rate, hazard, timeout, trip,
                 packet,
             )  # fmt: skip
-        # two bounds: neither the conversion nor the sum may pass 64 bits
+        # two bounds: neither the conversion nor the sum may exceed 64 bits
         out[i] = min(out[i] + np.int64(np.rint(min(late, LATEST))), _LATEST)

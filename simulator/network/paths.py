@@ -1,20 +1,20 @@
-"""Paths between two ends, from the ends' links.
+"""Paths between two ends, computed from both ends' links.
 
-| property    | of a path from a to b                                                             |
+| property    | value for a path from a to b                                                      |
 |-------------|-----------------------------------------------------------------------------------|
 | rate        | the smaller of a's outward and b's inward rate, at each instant                   |
-| latency     | half of each end's; an access link (`Link.up`) counts with its whole leg          |
+| latency     | half of each end's; all of the used direction of an access link (`Link.up`)       |
 | overhead    | half of each end's                                                                |
-| grants      | of a's outward leg                                                                |
-| factors     | the sender's, of the path's unshared rate                                         |
+| grants      | those of a's outward direction                                                    |
+| factors     | the sender's, relative to the path's unshared rate                                |
 | delays      | both ends' jitter (equal ones once); the larger loss                              |
 | connection  | the smaller limit (`Link.flow`)                                                   |
 
-Between two ends with the same symmetric link the path is that link, whose figures are those of a
-whole path. Equal arguments give the identical object: links may be told apart by identity.
+A path between two ends with the same symmetric link is that link, whose figures describe a whole
+path. Equal arguments return the identical object, so links can be compared by identity.
 
-The limit of "capped" losses counts the whole path's latency, both ways. Like size factors it holds
-per connection: sharing divides the line's rate, not that of slower connections.
+The limit of "capped" losses depends on the whole path's round-trip latency. Like size factors it
+applies per connection: sharing divides the line's rate, not that of slower connections.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _Leg:
 
 @lru_cache(maxsize=_KEPT)
 def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
-    """Link seen by a message that leaves through `out` and arrives through `into`. `leaving`
-    messages share `out`'s rate, `entering` that of `into`. Raises `InputError` when nothing would
-    ever get through, or two traces repeat together only after very many changes."""
+    """Return the path of a message from link `out` to link `into`. `leaving` messages share `out`'s
+    rate, `entering` that of `into`. Raises `InputError` if the rate is always 0, or if two traces
+    repeat together only after very many changes."""
     if out == into and out.up is None and leaving == entering:
         return share_link(out, leaving)
     first, last = _outward_leg(out), _inward_leg(into)
@@ -70,7 +70,7 @@ def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def outward(link: Link) -> Link:
-    """Link from a node to an unlimited machine at the switch: an access link's leg out."""
+    """Return the path from a node to an unlimited machine at the switch."""
     if link.up is None:
         return link
     leg = _outward_leg(link)
@@ -81,7 +81,7 @@ def outward(link: Link) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def inward(link: Link) -> Link:
-    """Link from such a machine to a node."""
+    """Return the path from an unlimited machine at the switch to a node."""
     return link if link.up is None else replace(link, name=_inward_leg(link).name, up=None)
 
 
@@ -89,9 +89,9 @@ def inward(link: Link) -> Link:
 def across_uplink(
     link: Link, uplink: Link, share: int | Fraction, least: int | Fraction = 1
 ) -> Link:
-    """The path `link` across `uplink`, of whose rate a message gets 1 / `share`, and alone
-    1 / `least`. The smaller rate and larger loss count; the uplink's latency, overhead and jitter
-    are added once."""
+    """Return the path `link` extended across `uplink`, of whose rate a message gets 1 / `share`, or
+    1 / `least` if it is alone. The smaller rate and the larger loss count; the uplink's latency,
+    overhead and jitter are added once."""
     share = max(share, least)
     _check_share(share)
     if uplink.up is not None or uplink.grant:
@@ -117,7 +117,7 @@ def across_uplink(
 
 @lru_cache(maxsize=_KEPT)
 def share_link(link: Link, sharing: int | Fraction) -> Link:
-    """The link shared by `sharing` >= 1 messages."""
+    """Return the link as shared by `sharing` >= 1 messages."""
     _check_share(sharing)
     if sharing == 1:
         return link
@@ -133,7 +133,7 @@ def share_link(link: Link, sharing: int | Fraction) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def with_framing(link: Link, part: Fraction, latency: Fraction) -> Link:
-    """The link seen by payloads that get a part of its rate, with extra latency."""
+    """Return the link for payloads that get a part of its rate, with extra latency."""
     if part == 1 and not latency:
         return link
     seen = share_link(link, 1 / part)
@@ -169,8 +169,8 @@ def _with_goodput(
     alone: RateTrace | Fraction | None = None,
     **others: Any,
 ) -> Link:
-    """The link with another goodput of its line, and other fields. `alone`: the unshared line's, of
-    a link with size factors."""
+    """Return the link with another goodput of its line, and other fields; `alone`: the unshared
+    goodput, for a link with size factors."""
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
     alone = None if alone == goodput else alone

@@ -1,12 +1,12 @@
-"""Rates that change over time: when n bytes are through.
+"""Rates that change over time, and when n bytes have passed.
 
-With C(t) the integral of the piecewise constant rate from 0 to t, bytes that begin to flow at S are
-through at the first whole picosecond F with
+With C(t) the integral of the piecewise constant rate from 0 to t, n bytes that begin to flow at S
+have passed at the first whole picosecond F with
 
     C(F) - C(S) >= n,        F = C^-1(C(S) + n) rounded up
 
-computed exactly, in integers, in O(log pieces) for any length. F is monotone in S and n; exact F
-compose: F(F(S, a), b) is F(S, a + b) up to the rounding between, less than a picosecond of bytes.
+computed exactly in integers, in O(log pieces) for any length. F is monotone in S and n, and
+F(F(S, a), b) is F(S, a + b), except for rounding, of less than the bytes of a picosecond.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_PIECES = 100_000  # most pieces of a combined trace
 
 
 def refuse(*checks: tuple[bool, str, str]) -> None:
-    """Raise `InputError` with message and hint of every check that is true."""
+    """Raise `InputError` with the message and hint of every check that is true."""
     problems = [Problem(message=message, hint=hint) for wrong, message, hint in checks if wrong]
     if problems:
         raise InputError(problems)
@@ -41,7 +41,7 @@ class RateTrace:
     rates: tuple[Fraction, ...]  # goodput, bytes per second; at least one is positive
     duration: Fraction  # seconds at which the last rate ends
     after: Literal["repeat", "hold"]  # repeat the trace after its end, or hold the last rate
-    back_to: Fraction = Fraction(0)  # repeat from these seconds on; what is before happens once
+    back_to: Fraction = Fraction(0)  # repeat from here, in seconds; the part before occurs once
 
     def __post_init__(self) -> None:
         times, rates = self.times, self.rates
@@ -88,14 +88,14 @@ class RateTrace:
 
     @cached_property
     def long_run(self) -> Fraction:
-        """Bytes per second in the long run: the last rate, or the mean of a repetition."""
+        """Mean bytes per second in the long run: the last rate, or the mean of a repetition."""
         if self.after == "hold":
             return self.rates[-1]
         carried = sum((rate * (end - start) for start, end, rate in self._body), Fraction(0))
         return carried / self._period
 
     def finish(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
-        """Time at which `nbytes` >= 0 from `start` >= 0 on are through; `start` for 0."""
+        """Return when `nbytes` >= 0 that begin to flow at `start` >= 0 have passed."""
         if nbytes < 0 or start < 0:
             raise InternalError(f"{nbytes} bytes from {start} ps on a trace, which begins at 0")
         if nbytes == 0:
@@ -103,7 +103,7 @@ class RateTrace:
         return self.integral.first_with(self.integral.until(start), nbytes)
 
     def times_factor(self, factor: Fraction) -> RateTrace:
-        """The trace times a positive factor."""
+        """Return the trace times a positive factor."""
         return self if factor == 1 else replace(self, rates=tuple(r * factor for r in self.rates))
 
     @property
@@ -116,13 +116,13 @@ class RateTrace:
 
     @property
     def _body(self) -> Iterator[tuple[Fraction, Fraction, Fraction]]:
-        """Pieces that repeat."""
+        """Yield the pieces that repeat."""
         for start, end, rate in self._pieces:
             if end > self.back_to:
                 yield max(start, self.back_to), end, rate
 
     def changes(self, end: Fraction) -> list[tuple[Fraction, Fraction]]:
-        """Time and rate of each piece that begins before `end`, repetitions unrolled."""
+        """Return time and rate of each piece that begins before `end`, repetitions unrolled."""
         found = [(start, rate) for start, _, rate in self._pieces]
         body = [(start, rate) for start, _, rate in self._body] if self.after == "repeat" else []
         rounds = math.ceil((end - self.duration) / self._period) if body else 0
@@ -138,14 +138,13 @@ class RateTrace:
 
     @cached_property
     def integral(self) -> Integral:
-        """C, in integers."""
+        """Integral C in integers."""
         return Integral(self)
 
 
 def slower(one: RateTrace | Fraction, other: RateTrace | Fraction) -> RateTrace | Fraction:
-    """The smaller rate at each instant, exact for any two repetitions. A constant rate is returned
-    as a number. Raises `InputError` when nothing would ever get through, or the common period has
-    too many changes."""
+    """Return the smaller rate at each instant, exactly for any two repetitions; a number if it is
+    constant. Raises `InputError` if it is always 0, or the common period has too many changes."""
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return min(one, other)
     if one == other:
@@ -181,7 +180,7 @@ def slower(one: RateTrace | Fraction, other: RateTrace | Fraction) -> RateTrace 
 
 
 def times_factor(rate: RateTrace | Fraction, factor: Fraction) -> RateTrace | Fraction:
-    """A constant or changing rate times a positive factor."""
+    """Return a constant or changing rate times a positive factor."""
     return rate.times_factor(factor) if isinstance(rate, RateTrace) else rate * factor
 
 
@@ -211,7 +210,7 @@ class Integral:
         for (start, end), rate in zip(pairwise((*self.starts, self.end)), self.rates, strict=True):
             self.sums.append(self.sums[-1] + rate * (end - start))
         self.total = self.sums.pop()
-        self.period = self.gain = 0  # of a repetition
+        self.period = self.gain = 0  # duration and amount of a repetition
         if trace.after == "repeat":
             begin = int(back_to * self.ticks)
             self.gain = self.total - self._inside(begin)
@@ -226,8 +225,8 @@ class Integral:
         return self._inside(ticks)
 
     def first_with(self, before: int, nbytes: Fraction | int) -> Picoseconds:
-        """First picosecond at which `nbytes` > 0 more than C = `before` are through."""
-        # C is an integer at whole picoseconds, so that rounding the target up changes nothing
+        """Return the first picosecond at which C is at least `before` plus `nbytes` > 0."""
+        # C is an integer at whole picoseconds, so the target may be rounded up
         target = before - nbytes.numerator * self.units // -nbytes.denominator
         rounds = 0
         if self.period and target > self.total:

@@ -1,20 +1,20 @@
 """Rates and ends of flows that share links max-min fairly.
 
-No flow can go faster without slowing one that is not faster than itself: the fluid picture of long
-TCP flows. Rates change at once when a flow starts or ends, or a capacity changes. Equal flows are
-one class.
+No flow can be faster without slowing down one that is not faster than itself: the fluid model of
+long TCP flows. Rates change at once when a flow starts or ends, or a capacity changes. Equal flows
+form one class.
 
 Exact: rates and remaining bytes are rational. A flow ends, and frees its share, at the first whole
-picosecond at which its bytes are through, so the clock stays integer.
+picosecond at which its bytes have passed, so the clock stays integer.
 
-A link is left out if all its flows cross, as often, another link that never has more capacity.
-Rates are constant from event to event (a start, an end, a change of capacity). Flows held up by the
-same full link are a group with one virtual time, the bytes of a flow that had always been there:
-one with s bytes left that joins at V ends at V + s. So an event's exact arithmetic is per group,
-and per flow only for those that change group.
+A link is ignored if all its flows cross, as often, another link that never has more capacity. Rates
+are constant between events (a start, an end, a change of capacity). Flows that are limited by the
+same full link form a group with one virtual time: the bytes of a flow present from the start. One
+with s bytes left that joins at V ends at V + s. So an event needs exact arithmetic per group, and
+per flow only for flows that change their group.
 
-All integers: bytes are in units of 1 / (K D), K the capacities' common denominator, D a group's
-scale, a multiple of the denominators of its rates and its flows' remaining bytes.
+All numbers are integers: bytes are in units of 1 / (K D), with K the capacities' common denominator
+and D a group's scale, a multiple of the denominators of its rates and its flows' remaining bytes.
 
 Progressive filling: all flows' rates rise together; flows on links that fill up are fixed at that
 level, the others rise on. A compiled floating-point loop finds the links that fill at each level;
@@ -22,10 +22,9 @@ their exact shares follow in integers:
 
     share(link, level) = (capacity - sum over lower levels of count * share) / count at the level
 
-The levels are right if all links of a level have equal exact shares: the loop takes links within
-1e-8 of the smallest share as full, far above its rounding errors, so no other link can have one as
-small. Where shares differ, or counts are large enough for rounding to matter, exact filling finds
-the levels.
+The levels are correct if all links of a level have equal exact shares: the loop counts links within
+1e-8 of the smallest share as full, far above its rounding errors, so no other link has a share as
+small. If shares differ, or counts are so large that rounding matters, levels are filled exactly.
 
 Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2; virtual time of processor sharing,
 Demers, Keshav and Shenker 1989 (SIGCOMM), sec. 2.2.
@@ -56,9 +55,9 @@ def share_fairly(
     capacities: Mapping[Any, Capacity],
     ended: Ended,
 ) -> None:
-    """Run flows, each of which crosses a link, to their ends. `starts`: start times >= 0 by place
-    in `flows`; `capacities` by link class. `ended(place, time)` is called at each end, in time
-    order, and returns the start times of further flows, none before `time`."""
+    """Run flows, each of which crosses some link, until all have ended. `starts`: start times >= 0
+    by index in `flows`; `capacities` by link class. `ended(place, time)` is called at each end, in
+    time order, and returns the start times of further flows, none before `time`."""
     needed = _without_idle_links(flows, capacities)
     waiting = [(start, place) for place, start in starts.items()]
     heapify(waiting)
@@ -87,7 +86,7 @@ def share_fairly(
 def _without_idle_links(
     flows: Sequence[FlowClass], capacities: Mapping[Any, Capacity]
 ) -> Sequence[FlowClass]:
-    """Flows without the links that can never hold them up."""
+    """Return the flows without the links that never limit them."""
     on: dict[Hashable, list[int]] = {}
     for place, flow in enumerate(flows):
         for link in flow.loads:
@@ -111,7 +110,7 @@ def _without_idle_links(
     ]
 
 
-_NEW = -1  # group of flows that have no rate yet
+_NEW = -1  # group of flows without a rate
 _LONG = 2048  # bits of D above which it is reduced
 _PATIENCE = 8  # changes of D before it is made divisible by many numbers of flows
 _LARGEST = 1 << 10
@@ -126,7 +125,7 @@ class _Running:
         self._whole = lcm(*(Fraction(nbytes).denominator for nbytes in sizes))
         self._nbytes = [int(flow.nbytes * self._whole) * self._unit for flow in flows]
         self.flows: _Ints = np.zeros(0, dtype=np.int64)  # places, ascending
-        self._held: _Ints = self.flows  # the number of each one's group
+        self._held: _Ints = self.flows  # group of each flow
         self._groups: dict[int, _Group] = {_NEW: _Group(self._whole)}
         self._changed = True
         self._capacities: list[int] = []
@@ -168,7 +167,7 @@ class _Running:
             self._read_capacities(now)
         levels = self._crossings.levels(self.flows, self._capacities)
         held, groups = levels.held, self._groups
-        moved = np.flatnonzero(held != self._held)  # another link holds them up: another group
+        moved = np.flatnonzero(held != self._held)  # limited by another link, so in another group
         moves = (each[moved].tolist() for each in (self.flows, self._held, held))
         for place, before, after in zip(*moves, strict=True):
             if after not in groups:
@@ -198,17 +197,17 @@ class _Running:
 class _Group:
     def __init__(self, scale: int) -> None:
         self.scale = scale  # D
-        self.virtual = 0  # bytes that a flow would have received had it been present from the start
-        self.rate = 0  # growth of `virtual` in a picosecond
+        self.virtual = 0  # bytes that a flow present from the start would have received
+        self.rate = 0  # growth of `virtual` per picosecond
         self.tags: dict[int, int] = {}  # value of `virtual` at each flow's end, by place
-        self._queue: list[tuple[int, int]] = []  # heap of (tag, place), and of some that have gone
+        self._queue: list[tuple[int, int]] = []  # heap of (tag, place); some entries are stale
         self._changes = 0
 
     def add(self, place: int, left: int, scale: int) -> None:
         """Add a flow with `left` bytes left, in units of its own scale."""
         common = gcd(left, scale)
         self._have_divided(scale // common)
-        # left / scale in units of 1 / D, from now on: the flow is through when `virtual` is there
+        # left / scale in units of 1 / D, added to `virtual`: its value at the flow's end
         tag = self.virtual + left // common * (self.scale // (scale // common))
         self.tags[place] = tag
         heappush(self._queue, (tag, place))
@@ -221,13 +220,13 @@ class _Group:
         places = []
         while self._queue and self._queue[0][0] <= self.virtual:
             tag, place = heappop(self._queue)
-            if self.tags.get(place) == tag:  # else it has been taken out, or has a new tag
+            if self.tags.get(place) == tag:  # else the entry is stale
                 del self.tags[place]
                 places.append(place)
         return places
 
     def next_end(self, now: Picoseconds) -> Picoseconds | None:
-        """Time of the next end at this rate; None without flows."""
+        """Return the time of the next end at this rate; None without flows."""
         while self._queue and self.tags.get(self._queue[0][1]) != self._queue[0][0]:
             heappop(self._queue)
         if not self._queue or not self.rate:
@@ -242,13 +241,13 @@ class _Group:
         self.rate = over // common * (self.scale // (under // common))
 
     def _have_divided(self, divisor: int) -> None:
-        """Make D divisible by `divisor`; after many changes, by most later ones too."""
+        """Make D divisible by `divisor`; after many changes, also by most later ones."""
         if self.scale % divisor == 0:
             return
         if self.scale.bit_length() > _LONG:
             self._shorten()
         self._changes += 1
-        # rates are capacities over numbers of flows, which so many flows may take all of
+        # rates are capacities over numbers of flows: D becomes a multiple of all of these
         numbers = 1 << (len(self.tags) + 1).bit_length()
         if self._changes > _PATIENCE and numbers <= _LARGEST:
             divisor = lcm(divisor, divided_by_all(numbers))
@@ -270,7 +269,7 @@ class _Group:
 
 @cache
 def divided_by_all(numbers: int) -> int:
-    """Least common multiple of 1 ... numbers."""
+    """Return the least common multiple of 1 ... `numbers`."""
     return lcm(*range(1, numbers + 1))
 
 
@@ -306,7 +305,7 @@ class Crossings:
         )
 
         self._capacities: Sequence[int] | None = None
-        """The last ones; in floating point, of at most 1:"""
+        """Last capacities, and their floating-point values, at most 1."""
         self._room = np.zeros(0, dtype=np.float64)
 
     @cached_property
@@ -316,8 +315,8 @@ class Crossings:
         return int(load.max())
 
     def levels(self, active: _Ints, capacities: Sequence[int]) -> _Levels:
-        """Levels of the active flow classes (ascending places), by place among them. `capacities`
-        by link, in any unit; the list must never change."""
+        """Return the levels of the active flow classes (ascending indices). `capacities` by link,
+        in any unit; the list must never change."""
         if len(self.links) == 1:
             load, none = int(self.count[active].sum()), np.zeros(len(active), dtype=np.int64)
             return _Levels(none, [capacities[0]], max(load, 1), none)
@@ -349,12 +348,12 @@ class Crossings:
 
 
 def _filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) -> list[Fraction]:
-    """Rate of one flow of each class, given its loads, by exact progressive filling."""
+    """Return the rate of a flow of each class, given its loads, by exact progressive filling."""
     load: dict[Any, int] = {}
     for flow in flows:
         for link, count in flow.items():
             load[link] = load.get(link, 0) + count
-    room, rising = dict(capacities), set(range(len(flows)))  # what is left; who has no rate yet
+    room, rising = dict(capacities), set(range(len(flows)))  # free capacity; classes without a rate
     rates = [Fraction(0)] * len(flows)
     while load:
         rate = min(room[link] / count for link, count in load.items())
@@ -373,7 +372,7 @@ def _filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) ->
 def _exact_shares(
     capacities: Sequence[int], counts: _Ints, full: _Ints, steps: int
 ) -> tuple[list[int], int] | None:
-    """Levels' shares over a common scale; None if the levels cannot be right."""
+    """Return the levels' shares over a common scale; None if the levels are wrong."""
     shares: list[int] = []
     scale = 1
     for step in range(steps):
@@ -402,11 +401,11 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
     capacity: NDArray[np.float64],
     band: float,
 ) -> tuple[_Ints, int, _Ints, _Ints, _Ints]:
-    """Levels of the active flows, their number, flows by link and level, level of full links, and
-    the full link that holds each flow up."""
+    """Return the levels of the active flows, their number, flows by link and level, the level of
+    full links, and the full link that limits each flow."""
     links = capacity.size
     flows = active.size
-    left = capacity.copy()  # [links]: what flows with a level have not taken
+    left = capacity.copy()  # [links]: capacity that flows with a level have not taken
     load = np.zeros(links, dtype=np.int64)  # [links]: flows without a level
     taken = np.zeros(links, dtype=np.int64)  # [links]: flows that get their level in this step
     full = np.full(links, -1, dtype=np.int64)  # [links]: the step in which each became full
@@ -422,7 +421,7 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
         for number in range(links):
             if load[number]:
                 smallest = min(smallest, left[number] / load[number])
-        bound = smallest * (1 + band)  # links as full, but for rounding
+        bound = smallest * (1 + band)  # includes links that are as full, except for rounding
         for number in range(links):
             if load[number] and left[number] / load[number] <= bound:
                 full[number] = steps
@@ -437,7 +436,7 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
                 level[flow] = steps
                 for at in range(begin, end):
                     taken[link[at]] += count[at]
-            else:  # goes on rising
+            else:  # its rate still rises
                 free[kept] = flow
                 kept += 1
         waiting = kept

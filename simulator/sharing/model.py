@@ -19,7 +19,7 @@ from gcsim.simulator.network.rate_trace import RateTrace
 
 Capacity = Fraction | RateTrace  # bytes per second
 Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
-"""Called at each end `(place, time)`; returns start times of further flows, none before."""
+"""Called with (place, time) at each end; returns start times of further flows, none before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class FlowClass:
 
     nbytes: int | Fraction  # bytes of one flow; a fraction for equal stripes
     loads: Mapping[Any, int]
-    """Flows on one link, by class of links; one that crosses it twice counts twice."""
+    """Number of flows on one link, by class of links; a flow that crosses it twice counts twice."""
 
 
 def never_less(capacity: Capacity, other: Capacity) -> bool:
@@ -40,12 +40,12 @@ def never_less(capacity: Capacity, other: Capacity) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def supply(capacity: Capacity) -> Supply:
-    """Supply of a capacity, the same object for equal ones."""
+    """Return the supply of a capacity, the same object for equal capacities."""
     return Supply(capacity)
 
 
 class Supply:
-    """Rates of a capacity: units of 1 / `scale` bytes per picosecond."""
+    """Rates of a capacity in units of 1 / `scale` bytes per picosecond."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._times, self._end, self._period = [0], 0, 0
@@ -62,7 +62,7 @@ class Supply:
             raise InternalError(f"a capacity of nothing, for ever: {capacity}")
 
     def rate(self, time: Picoseconds) -> tuple[int, Picoseconds | None]:
-        """Rate from `time` on, and until when; None: for ever."""
+        """Return the rate from `time` on, and until when it holds; None: for ever."""
         gone = self._laps(time) * self._period
         piece = bisect_right(self._times, time - gone) - 1
         if piece + 1 < len(self._times):
@@ -70,5 +70,5 @@ class Supply:
         return self._rates[piece], gone + self._end if self._period else None
 
     def _laps(self, time: Picoseconds) -> int:
-        """Periods to go back to be inside the trace."""
+        """Return the number of periods to subtract from `time` to be inside the trace."""
         return (time - self._end) // self._period + 1 if self._period and time >= self._end else 0

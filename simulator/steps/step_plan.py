@@ -104,7 +104,7 @@ class BucketWork:
     """Per collective, the delay of every rank's exit in addition to the network's time."""
     after: tuple[Job, ...] = ()  # job of each collective, once it has returned
     behind: tuple[int, ...] = ()
-    """Per collective, the number of buckets (counting the rest of backward) whose first pieces are
+    """Per collective, the number of buckets (with the rest of backward) whose first pieces are
     served before its `after` job; never decreasing. Empty: up to its own bucket."""
 
 

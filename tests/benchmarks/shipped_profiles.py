@@ -18,7 +18,8 @@ from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import (
+from gcsim.scenarios.advice.other_code import in_other_code
+from gcsim.scenarios.advice.question import (
     LARGE_BUCKET,
     LOCAL,
     METHODS,
@@ -27,7 +28,6 @@ from gcsim.scenarios.advice.asked import (
     scenario_from,
     setting,
 )
-from gcsim.scenarios.advice.other_code import in_other_code
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured

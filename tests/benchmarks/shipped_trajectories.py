@@ -28,7 +28,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.make_shipped import files, first_run, long_trainings, stale
 from gcsim.scenarios.trained.runs import Run
-from gcsim.scenarios.trained.search import Tried, train_all
+from gcsim.scenarios.trained.search import MethodTraining, train_all
 from gcsim.traces.profile import Exchange, Phase
 from gcsim.traces.stage1 import cache, machine
 from gcsim.traces.training import shipped
@@ -47,7 +47,7 @@ def made_here() -> str:
     return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
 
-def keep(path: Path, code: str, tried: Tried) -> None:
+def keep(path: Path, code: str, tried: MethodTraining) -> None:
     """Write a method's file, or add to the file of this code."""
     found = shipped.read(path)
     before = found.trajectories if found and found.code == code else ()

@@ -29,11 +29,6 @@ def gcsim(arguments: list[str], cache: Path) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 def test_main_job_from_nothing(benchmark: BenchmarkFixture, cache: Path, tmp_path: Path) -> None:
     arguments = ["run", str(SCENARIO), "-q", "-o", str(tmp_path)]
     benchmark.pedantic(gcsim, args=(arguments, cache), rounds=1)

@@ -22,7 +22,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.bands import band, grain
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import Run, plan_of
-from gcsim.scenarios.trained.search import Tried, train_all
+from gcsim.scenarios.trained.search import MethodTraining, train_all
 from gcsim.scenarios.trained.study import ends_of, train
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -64,7 +64,7 @@ def main() -> None:
         )
 
 
-def by_threes(scenario: Scenario, gains: list[float], *tried: Tried) -> float:
+def by_threes(scenario: Scenario, gains: list[float], *tried: MethodTraining) -> float:
     """What share of the others the bands of all threes of these speedups hold, in the mean."""
     plan = plan_of(scenario)
     steps = [[end for end in ends_of(plan, one, float("nan")) if end] for one in tried]
@@ -77,7 +77,7 @@ def by_threes(scenario: Scenario, gains: list[float], *tried: Tried) -> float:
     return float(np.mean(shares))
 
 
-def further(scenario: Scenario, one: Tried, seeds: int) -> Tried:
+def further(scenario: Scenario, one: MethodTraining, seeds: int) -> MethodTraining:
     """A method with seeds behind those of the scenario."""
     plan = plan_of(scenario)
     found = []
@@ -89,10 +89,10 @@ def further(scenario: Scenario, one: Tried, seeds: int) -> Tried:
         if not known:
             run.keep(trained)
         found.append(trained)
-    return Tried(choice=one.choice, rate=one.rate, trajectories=found)
+    return MethodTraining(choice=one.choice, rate=one.rate, trajectories=found)
 
 
-def sizes_reversed(scenario: Scenario, *tried: Tried) -> list[list[Clock]]:
+def sizes_reversed(scenario: Scenario, *tried: MethodTraining) -> list[list[Clock]]:
     """Clocks by method, the largest cluster's first."""
     labels = {one.choice.label for one in tried}
     chosen = tuple(one for one in scenario.compressors if one.label in labels)
@@ -102,7 +102,7 @@ def sizes_reversed(scenario: Scenario, *tried: Tried) -> list[list[Clock]]:
     return [by_label[one.choice.label] for one in tried]
 
 
-def seconds(scenario: Scenario, one: Tried, clock: Clock) -> list[float | None]:
+def seconds(scenario: Scenario, one: MethodTraining, clock: Clock) -> list[float | None]:
     """Until the target, the k-th seed's in the k-th world; None: not reached."""
     ends = ends_of(plan_of(scenario), one, float("nan"))
     found: list[float | None] = []

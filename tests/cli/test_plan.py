@@ -11,7 +11,7 @@ import pytest
 
 from gcsim.cli.plan import hours
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import count_of
+from gcsim.scenarios.advice.question import count_of
 from tests.command import gcsim
 
 OFFERS = 'device,gpus,nodes,network,price\nv100,4,2,"25 Gbit/s",6.10\nt4,2,2,10gbe,1.5\n'

@@ -42,11 +42,6 @@ def process(folder: Path, cache: Path, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Path, str, str]:
     """A folder with a training, and what was said."""
     folder = tmp_path_factory.mktemp("done")

@@ -1,8 +1,8 @@
-"""Shared by tests of several methods: types of fixtures, workers, buckets, SplitMix64."""
+"""Shared by tests of several methods: workers in lockstep, buckets, SplitMix64."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,13 +21,12 @@ from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_
 from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
 from gcsim.compressors.coding.rounding.norms import cell_norms
+from gcsim.compressors.lockstep import CollectiveRecord, Observer, lockstep
+from gcsim.compressors.participation import participate
+from gcsim.compressors.registry import create
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 MASK = (1 << 64) - 1
-Draw = Callable[..., Tensor]
-"""The fixture `normal`."""
-LayoutOf = Callable[..., BucketLayout]
-BucketOf = Callable[..., Bucket]
 C = TypeVar("C", bound=Compressor[Any])
 
 
@@ -45,6 +44,94 @@ def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
 def layout_of(*sizes: int) -> BucketLayout:
     """The layout of vectors."""
     return layout_of_shapes((size,) for size in sizes)
+
+
+def normal(n: int, seed: int = 0) -> Tensor:
+    """A float32 N(0, 1) vector."""
+    return torch.randn(n, generator=torch.Generator().manual_seed(seed))
+
+
+def bucket_of(*tensors: Tensor) -> Bucket:
+    """A bucket that holds the given tensors."""
+    layout = layout_of_shapes(tuple(tensor.shape) for tensor in tensors)
+    return Bucket(layout=layout, gradient=torch.cat([t.reshape(-1) for t in tensors]))
+
+
+def exchange(
+    group: Sequence[Compressor[Any]],
+    buckets: Sequence[Bucket],
+    step: int = 0,
+    meter: Observer | None = None,
+) -> list[Tensor]:
+    """The updates of workers that exchange one bucket each."""
+    return lockstep([participate(w, b, step) for w, b in zip(group, buckets, strict=True)], meter)
+
+
+def step_of(
+    group: Sequence[Compressor[Any]],
+    layout: BucketLayout,
+    gradients: Sequence[Tensor],
+    step: int = 0,
+    meter: Observer | None = None,
+) -> list[Tensor]:
+    """As `exchange`, of gradients in one layout."""
+    buckets = [Bucket(layout=layout, gradient=gradient) for gradient in gradients]
+    return exchange(group, buckets, step, meter)
+
+
+class Listener(Observer):
+    """An observer that keeps the collectives and the payloads."""
+
+    def __init__(self) -> None:
+        self.collectives: list[CollectiveRecord] = []
+        self.received: list[list[Tensor]] = []
+        self.as_sent: list[list[Tensor]] = []
+        """Copies of `received`, made before anybody decoded."""
+
+    def payloads(self, received: list[Tensor], *, parts: bool = False) -> Iterable[Tensor]:
+        if not parts and not any(received is seen for seen in self.received):
+            self.received.append(received)
+            self.as_sent.append([payload.clone() for payload in received])
+        return received
+
+    def collective(self, record: CollectiveRecord) -> None:
+        self.collectives.append(record)
+
+
+class Team:
+    """Workers of one compressor that keep their state from step to step."""
+
+    def __init__(
+        self,
+        name: str,
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        workers: int = 2,
+        seed: int = 7,
+        **parameters: Any,
+    ) -> None:
+        self.layout = layout_of_shapes(shapes)
+        self.workers: list[Any] = [
+            create(name, Worker(rank=rank, count=workers, seed=seed), parameters)
+            for rank in range(workers)
+        ]
+        self.listener = Listener()
+
+    def step(self, gradients: Sequence[Tensor], number: int = 0) -> list[Tensor]:
+        """The workers' updates; `listener` holds what happened in this step."""
+        self.listener = Listener()
+        exchanges = []
+        for worker, gradient in zip(self.workers, gradients, strict=True):
+            # noise-dominated samples: the sum of (g_z / B)^2 is twice the squared mean
+            moment = 2 * gradient.square() if worker.requires else None
+            bucket = Bucket(layout=self.layout, gradient=gradient, second_moment=moment)
+            exchanges.append(participate(worker, bucket, number))
+        return lockstep(exchanges, self.listener)
+
+    @property
+    def sent(self) -> list[tuple[int, ...]]:
+        """Bytes by collective and rank in the last step."""
+        return [record.sent for record in self.listener.collectives]
 
 
 def bucket_norms(values: Tensor, size: int, norm: LevelNorm) -> Tensor:
@@ -110,7 +197,7 @@ def uniform(key: int, i: int) -> float:
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
 
 
-def buckets_of_three(step: int, normal: Draw, bucket_of: BucketOf) -> list[Bucket]:
+def buckets_of_three(step: int) -> list[Bucket]:
     """A bucket of 163 elements in three tensors of each of three workers, one tensor all zero."""
     return [
         bucket_of(normal(150, 10 * step + r).view(3, 50), torch.zeros(4), normal(9, 90 + r))

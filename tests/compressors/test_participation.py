@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import REGISTRY, compressor_class, create
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError, Problem
-from tests.compressors.shared import BucketOf, layout_of, layout_of_shapes
+from tests.compressors.shared import bucket_of, layout_of, layout_of_shapes, normal
 
 
 class Toy(Compressor):
@@ -80,21 +78,19 @@ def run(faulty: type[Compressor], bucket: Bucket) -> list[Tensor]:
         (Silent, r"returned NoneType, not an update float32 \[24\]"),
     ],
 )
-def test_a_mistake_is_named(
-    faulty: type[Compressor], said: str, bucket_of: BucketOf, normal: Any
-) -> None:
+def test_a_mistake_is_named(faulty: type[Compressor], said: str) -> None:
     with pytest.raises(InputError, match=said):
         run(faulty, bucket_of(normal(24)))
 
 
-def test_a_correct_compressor_passes(bucket_of: BucketOf, normal: Any) -> None:
+def test_a_correct_compressor_passes() -> None:
     bucket = bucket_of(normal(24))
     for update in run(Toy, bucket):
         assert torch.equal(update, bucket.gradient)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_is_refused_by_name(bad: float, bucket_of: BucketOf) -> None:
+def test_a_gradient_that_is_not_finite_is_refused_by_name(bad: float) -> None:
     bucket = bucket_of(torch.ones(3), torch.tensor([1.0, bad]))
     with pytest.raises(InputError, match="Toy, t1: error: 1 of 2 elements of the gradient are not"):
         run(Toy, bucket)

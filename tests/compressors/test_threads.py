@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.registry import REGISTRY
+from tests.compressors.shared import Team
 from tests.compressors.test_segments import METHODS
 
 MATRIX, VECTOR = (760, 531), (15_013,)
@@ -23,12 +24,10 @@ Given = dict[str, Any]
 CASES = [*((name, {}) for name in REGISTRY), *(case for case in METHODS if case[1])]
 
 
-def _run(
-    team: Callable[..., Any], name: str, parameters: Given
-) -> tuple[list[list[Tensor]], list[Tensor]]:
+def _run(name: str, parameters: Given) -> tuple[list[list[Tensor]], list[Tensor]]:
     """All payloads and all updates of a few steps; gradients are the same at each call."""
     generator = torch.Generator().manual_seed(5)
-    group = team(name, [MATRIX, VECTOR, (0,), (65_537,)], workers=WORKERS, **parameters)
+    group = Team(name, [MATRIX, VECTOR, (0,), (65_537,)], workers=WORKERS, **parameters)
     n = group.layout.numel
     payloads, updates = [], []
     for step in range(STEPS):
@@ -40,12 +39,12 @@ def _run(
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
 def test_payloads_and_updates_are_equal_on_one_and_three_threads(
-    name: str, parameters: Given, team: Callable[..., Any], threads: Callable[[int], None]
+    name: str, parameters: Given, threads: Callable[[int], None]
 ) -> None:
     threads(1)
-    payloads, updates = _run(team, name, parameters)
+    payloads, updates = _run(name, parameters)
     threads(3)
-    again, updates_again = _run(team, name, parameters)
+    again, updates_again = _run(name, parameters)
     assert len(again) == len(payloads)
     for here, there in zip(payloads, again, strict=True):
         assert all(map(torch.equal, here, there))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, get_args
@@ -18,6 +17,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.push_pull import as_collectives, ways
 from gcsim.traces.profile import Compute, Exchange, ModelFacts, Phase, Quality, Step, TrafficProfile
+from tests.compressors.shared import Team
 
 STEPS = 3
 LINK = Link(name="link", bandwidth=Fraction(10**9), latency=Fraction(1, 10**5))
@@ -36,7 +36,7 @@ def cluster(**chosen: Any) -> Cluster:
     )
 
 
-def variants(name: str) -> list[dict[str, str]]:
+def variants(name: str) -> list[dict[str, Any]]:
     """The defaults, and each push-pull that a parameter chooses."""
     fields = compressor_class(name).Parameters.model_fields
     asked = [key for key, field in fields.items() if "push_pull" in get_args(field.annotation)]
@@ -65,14 +65,12 @@ def titles(found: TrafficProfile, where: Cluster) -> set[str]:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_no_algorithm_is_a_parameter_server_unless_servers_are_named(
-    name: str, team: Callable[..., Any]
-) -> None:
+def test_no_algorithm_is_a_parameter_server_unless_servers_are_named(name: str) -> None:
     cls = compressor_class(name)
     pushed = False
     for parameters in variants(name):
         first = cls.warmup_steps(check_parameters(name, parameters))
-        crew, records = team(name, [(40, 30), (30,)], **parameters), []
+        crew, records = Team(name, [(40, 30), (30,)], **parameters), []
         for step in range(first, first + STEPS):
             generator = torch.Generator().manual_seed(step)
             crew.step([torch.randn(1230, generator=generator) for _ in range(2)], step)

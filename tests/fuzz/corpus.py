@@ -315,10 +315,10 @@ _JSON = {
     "Kineto": Layout(_kineto(), "torch-profile"),
     "Kineto, Gloo": Layout(_kineto(cat="cpu_op"), said="Gloo has no kernels"),
     "Kineto, no duration": Layout(_kineto(dur=0), said="a duration of 0 us"),
-    "Kineto, cut off": Layout(_kineto()[:-400], said="is cut off or no JSON"),
+    "Kineto, cut off": Layout(_kineto()[:-400], said="is cut off or not JSON"),
     "Horovod": Layout(_horovod(), "horovod"),
     "Horovod, killed": Layout(_horovod()[:-1] + ",\n", "horovod"),
-    "Horovod, no sizes": Layout(_horovod(sizes=False), said="says no sizes"),
+    "Horovod, no sizes": Layout(_horovod(sizes=False), said="has no sizes"),
     "the legacy profiler": Layout(
         '[{"name": "aten::add", "ph": "X", "ts": 1.5, "dur": 2, "tid": 1, "pid": "CPU functions"}]',
         said="is a list without Horovod's phases",

@@ -11,7 +11,7 @@ import pytest
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.scenarios import catalog
-from gcsim.scenarios.explained import Explained, _fused, chosen, explain
+from gcsim.scenarios.explained import Explanation, _fused, chosen, explain
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import run
@@ -45,7 +45,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
     return load_scenario("s.yaml")
 
 
-def explained(scenario: Scenario, label: str) -> Explained:
+def explained(scenario: Scenario, label: str) -> Explanation:
     return explain(scenario, chosen(scenario, label), SilentProgress())
 
 

@@ -10,9 +10,9 @@ import pytest
 from gcsim.analysis.report.paste import paste
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.registry import REGISTRY
-from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.other_code import in_other_code, other_code
+from gcsim.scenarios.advice.question import Question
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.load import read_scenario
 from gcsim.scenarios.run import measured_run, run
@@ -137,7 +137,7 @@ def test_advice_says_what_the_other_code_would_take(tmp_path: Path, code: str) -
     files = {name: PYTORCH.replace("pytorch", name) for name in (code, other)}
     expected = run(load(tmp_path, files[other])).rows[1].iteration_s
     load(tmp_path, files[code])
-    asked = Asked(*read_scenario(tmp_path / "a.yaml"))
-    (found,) = other_code(Engine(asked), asked.scenario.compressors[1].label)
+    question = Question(*read_scenario(tmp_path / "a.yaml"))
+    (found,) = other_code(Engine(question), question.scenario.compressors[1].label)
     assert found.implementation == other
     assert found.iteration_s == pytest.approx(expected)

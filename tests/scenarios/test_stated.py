@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document
-from gcsim.scenarios.stated import Stated, stated
+from gcsim.scenarios.stated import StatedRun, stated
 from gcsim.scenarios.tensor_groups import SMALL, fused, merged_ends
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.profile import Layer, ModelFacts
@@ -33,7 +33,7 @@ def facts(name: str, batch: int, tokens: int) -> tuple[ModelFacts, list[tuple[in
 
 def run(
     traffic: Mapping[str, Any], *, model: str = "small", overlap: str = "none", **cluster: Any
-) -> Stated:
+) -> StatedRun:
     """On 4 machines of 1 GB/s, without latency, where forward and backward take 10 ms."""
     collectives = {"transport": "custom", "all_reduce": "ring", "all_gather": "ring"}
     data = {
@@ -56,7 +56,7 @@ def run(
     return stated(Document("here", data), facts)
 
 
-def records(one: Stated) -> list[tuple[str, int, int]]:
+def records(one: StatedRun) -> list[tuple[str, int, int]]:
     return [
         (record.kind, record.sent[0], record.pulled)
         for exchange in one.profile.phases[0].steps[0].exchanges
@@ -110,7 +110,7 @@ def test_a_dense_step_is_the_passes_and_the_ring() -> None:
     assert busy.seconds == pytest.approx(0.01 + 0.00508 + 6 * 4 * 1270 / 1e9)
 
 
-def by_formula(tokens: int = 0, **training: Any) -> Stated:
+def by_formula(tokens: int = 0, **training: Any) -> StatedRun:
     """GPT-2 medium on 4 machines."""
     training = {"precision": "fp16", "framework": "none", **training}
     cluster = {"nodes": 4, "device": "v100", "network": "25gbe"}

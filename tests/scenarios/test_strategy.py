@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from gcsim.analysis.timeline import chrome_trace
 from gcsim.cli.app import app
 from gcsim.compressors.registry import REGISTRY, check_parameters
-from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.per_bucket import plan
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.checks.conflicts import has_optimizer
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
@@ -129,7 +129,7 @@ def test_a_run_takes_longer_in_each_world_and_sends_the_same_gradients(
 def test_a_method_for_each_bucket_is_changed_once(setting: str) -> None:
     """The faster of two methods for all buckets takes what it takes in a run."""
     words = Words(model="resnet50", device="v100", nodes=2, gpus=2, network="10 Gbit/s")
-    engine = Engine(asked(None, words, ["uncertainty.draws=0", setting]))
+    engine = Engine(ask(None, words, ["uncertainty.draws=0", setting]))
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     found = plan(engine, [by_label["dense"], by_label["fp16"]])
     assert found is not None

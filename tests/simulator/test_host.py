@@ -26,7 +26,7 @@ from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.host import MANY, Host, Traffic, Work
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from tests.simulator import world
-from tests.simulator.world import link, times
+from tests.simulator.world import gather, link, times
 
 FREE = Host(cores=1, per_message=Fraction(0))
 Message = tuple[int, int, int]
@@ -40,10 +40,6 @@ def cluster(nodes: int, devices: int = 1, **chosen: Any) -> Cluster:
 
 def reduce(nbytes: int, ranks: int, element: int = 1) -> CollectiveRecord:
     return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * ranks, element=element)
-
-
-def gather(*sizes: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_gather", sent=sizes)
 
 
 def split(nbytes: int, parts: int) -> list[int]:

@@ -45,7 +45,7 @@ from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile,
 from tests.simulator import world
 from tests.simulator.steps.random_plans import same
 from tests.simulator.traffic import traffic
-from tests.simulator.world import BUS, NETWORK
+from tests.simulator.world import BUS, NETWORK, gather, reduce
 
 MILLISECOND = 10**9
 COMPUTE = ComputeTimes(
@@ -67,14 +67,6 @@ def cost(nbytes: int) -> tuple[KernelCost, ...]:
 ENCODE = Compute(stage="encode", fixed=cost(2_000_000))  # 1 + 2 = 3 us
 DECODE = Compute(stage="decode", fixed=cost(0), per_payload=cost(1_000_000))  # 1 us + 2 us each
 SERVER = Compute(stage="server", fixed=cost(0), per_payload=cost(8_000_000))
-
-
-def reduce(nbytes: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * 4, element=4)
-
-
-def gather(*sent: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_gather", sent=sent)
 
 
 def exchange(*collectives: CollectiveRecord, moments: bool = False) -> Exchange:

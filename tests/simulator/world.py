@@ -62,6 +62,11 @@ def times(values: Sequence[int]) -> Times:
     return np.array(values, dtype=np.int64)
 
 
+def zeros(ranks: int) -> Times:
+    """All enter at once."""
+    return times([0] * ranks)
+
+
 def skews(p: int) -> dict[str, list[int]]:
     """When p ranks enter."""
     return {

@@ -1,7 +1,7 @@
 """Ring all-gather of whole, possibly unequal blocks: exact times of every rank.
 
 In each of p - 1 steps a rank forwards the block that it received last. The largest block crosses
-every link, so unequal blocks cost up to (p - 1) max n_i beta, in the textbook as in Gloo.
+every link, so unequal blocks cost up to (p - 1) max n_i beta, in Gloo as well.
 
 Assumptions: those of `rings/recurrence.py`; an empty block still costs a message's latency; sizes
 are known (exchanging lengths is a collective of its own, `gather_variable`).

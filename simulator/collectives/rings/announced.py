@@ -1,20 +1,20 @@
-"""Exit times of a ring whose receivers announce themselves.
+"""Exit times of a ring in which receivers announce that they have posted a receive.
 
-A rank sends its messages, pieces of blocks, in order with w (`in_flight`) in flight: it posts
-receive and send of message i when message i - w has arrived and been reduced and its own i - w has
-left. Data leave when the sender has posted them and heard that the receiver has too. With U the
-time of posting and F the end of a send, for w = 2:
+A rank sends its messages (pieces of blocks) in order, with w (`in_flight`) in flight: it posts
+receive and send of message i when message i - w has arrived and been reduced and its own message
+i - w has left. Data leave when the sender has posted them and received the receiver's announcement.
+With U the time of posting and F the end of a send, for w = 2:
 
     U[i] = max(max(U[i-1], arrival of i - 2) + reduction, F[i-2])
     F[i] = max(U[i], U[i] of the receiver + latency, F[i-1]) + serialisation
     arrival of i = F[i] + latency + delay, and not before that of i - 1
 
-Between two ranks both ways share one connection, on which data and announcements of a rank stay in
-order. Arrivals at an instant come before posts at it, and nothing arrives at its sending.
+Two ranks share one connection for both directions, on which a rank's data and announcements stay in
+order. At one instant arrivals come before posts, and no message arrives when it is sent.
 
 Assumptions: a message has left when its last byte is on the link (Gloo: in the socket's buffer);
 headers and announcements (48 bytes each) occupy no link, have an empty message's latency and no
-random delay, and for p > 2 wait for nothing. Data messages are numbered per sender.
+random delay, and for p > 2 do not queue. Data messages are numbered per sender.
 
 Source: pytorch/gloo, gloo/transport/tcp/pair.cc (`send`, `recv`, `handleRemotePendingRecv`).
 """
@@ -41,13 +41,13 @@ from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
 
-_LONG = 128  # ranks from which on tracking only differing paces pays
+_LONG = 128  # ranks from which tracking only changed timings is faster
 _LARGEST = 1 << 18  # most pieces in its table of times
 
 
 def phases_of(program: Program, ranks: int, period: int, *, constant: bool, even: bool) -> Phases:
-    """Phases of the compiled loop, by the first `period` of the ranks. `constant`: no time depends
-    on a message's start; `even`: nor on links."""
+    """Return the phases for the compiled loop, of the first `period` ranks. `constant`: times of
+    messages do not depend on their start; `even`: nor on their link."""
     pieces = program.pieces[:period]
     steady = constant and bool((pieces == pieces[0]).all())
     many = len(pieces) >= _LONG and pieces.size <= _LARGEST
@@ -68,10 +68,10 @@ def phases_of(program: Program, ranks: int, period: int, *, constant: bool, even
 class AnnouncedRing:
     """Ring that runs `program` over the links of p > 1 ranks.
 
-    `links[r]` leads from rank r to rank r + 1 (mod p), or r - 1 if the program goes backwards;
-    announcements return over it. Reducing costs `gamma` seconds per byte; a rank has a message
-    `reception` seconds per byte after its last byte (`Host.per_received_byte`). O(p) a message; on
-    constant links one rank stands for all equal ones.
+    `links[r]` leads from rank r to rank r + 1 (mod p), or to r - 1 if the program goes backwards;
+    announcements travel the other way. Reducing costs `gamma` seconds per byte, taking in a message
+    `reception` seconds per byte after its last byte (`Host.per_received_byte`). O(p) per message;
+    on constant links one rank represents all equal ones.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class AnnouncedRing:
         return self._of_all(state.posted)
 
     def _of_all(self, posted: Times) -> Times:
-        """Exit times of all ranks, from those that stand for them."""
+        """Return the exit times of all ranks, from those of the simulated ones."""
         finishes = np.tile(posted, self.ranks // len(posted))
         return finishes[::-1] if self.program.backwards else finishes
 
@@ -146,8 +146,8 @@ class AnnouncedRing:
     def _portions(
         self, phase: Phase, posts: int, sent: NDArray[np.int64], key: int, period: int
     ) -> Iterator[tuple[int, int, Times]]:
-        """Portions of a phase's messages, with random delays `[messages, p]`. `sent` `[p]` counts
-        each rank's data messages, and is advanced."""
+        """Yield portions of a phase's messages, with random delays `[messages, p]`. `sent` `[p]`,
+        each rank's number of data messages so far, is advanced."""
         if not self._messages.jitter.any:
             yield 0, posts, np.zeros((0, period), dtype=np.int64)
             return

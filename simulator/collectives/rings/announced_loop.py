@@ -1,17 +1,17 @@
 """Compiled messages of `rings/announced.py`: when they are posted, leave and arrive.
 
-All ranks post one message at a time: they hear whether their successors have posted the receive
+All ranks post one message at a time: the announcements of the successors' receives arrive
 (`_hear`), then the data leave (`_message`); between two ranks, data and announcements (`_announce`)
 queue on one connection. With `window` messages in flight a rank first waits for the oldest
-(`wait`). Arrays are of the q ranks that stand for all p; rank r sends to rank r + 1, block
-r + shift - b (mod p) as number b of a phase, piece after piece.
+(`wait`). Arrays have an entry for each of the q ranks that represent all p. Rank r sends to rank
+r + 1; number b of a phase is block r + shift - b (mod p), piece after piece.
 
 On a long ring of equal links only the ranks whose timing changes are computed (`_keep_paces`).
 There times depend on the block that is sent, not on its sender: let x[i] be the times of the rank
 that sends block i, after piece j. The next times follow from x[i - 1], x[i] and x[i + 1] by a map f
-that is the same in every block number, with f(x + c) = f(x) + c. A place whose three inputs are one
-constant c later than a block before is itself c later; its times are then those last computed plus
-c per block. In a ring of full and empty segments only the ends of a few runs are computed.
+that is the same for every block number, with f(x + c) = f(x) + c. If these three are a constant c
+later than one block earlier, so is the result, which then grows by c per block (its pace) without
+computation. In a ring of full and empty segments only the ends of a few runs are computed.
 
 `_keep_paces` assumes two messages in flight and p > 2.
 """
@@ -31,7 +31,7 @@ _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)  # rows of `State.time
 
 
 class State(NamedTuple):
-    """Last messages of all ranks, and those in flight, one slot each."""
+    """Times of all ranks' last messages, and of those in flight, one slot each."""
 
     times: Times  # [5 + 2 window, q]: rows that `posted` to `leaves` are views of
     posted: Times  # [q]: when a rank posted its last message
@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """Prices of messages; for many worlds at once the last four have a row per world."""
+    """Times of messages; for many worlds at once the last four arrays have a row per world."""
 
     kinds: _Ints  # [q]: class of the link from a rank
     nbytes: _Ints  # [sizes]: bytes of a size class
@@ -60,13 +60,13 @@ class Rules(NamedTuple):
     """Properties of a ring's messages."""
 
     two: bool  # two ranks, on one connection
-    sends_first: bool  # a send is posted before its receive
+    sends_first: bool  # a rank posts a send before the corresponding receive
     skips_empty: bool  # empty pieces send no message
-    steady: bool  # blocks are equal, and a message's time does not depend on its start
+    steady: bool  # blocks are equal, and no message's time depends on its start
 
 
 class Phases(NamedTuple):
-    """Messages of a ring's phases, by the q ranks that stand for all."""
+    """Messages of a ring's phases, for the q ranks that represent all."""
 
     pieces: _Ints  # [s, 2 q]: size class of each piece of each block, twice over (`post`)
     rules: Rules
@@ -79,7 +79,7 @@ class Phases(NamedTuple):
 
 @loop
 def state_of(starts: Times, window: int) -> State:
-    """State of ranks that enter at `starts` `[q]`."""
+    """Return the state of ranks that enter at `starts` `[q]`."""
     times = np.full((_SLOTS + 2 * window, starts.size), _NOTHING, dtype=np.int64)
     for row in range(_DATA):  # copying a row at once takes a second and a half to compile
         for r in range(starts.size):
@@ -114,11 +114,11 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """Post the messages of a phase from number `first` to before `last`.
 
     `pieces` `[s, 2 q]`: size class of each piece of each block, twice over, so that the blocks of q
-    ranks from any one on are one slice. `gone`: `_keep_paces`'; None, for which that is not
-    compiled: compute all ranks. `jitter` `[last - first, q]`: delays by sender, or `[0, q]`.
+    consecutive ranks are one slice. `gone`: see `_keep_paces`; None: compute all ranks (and do not
+    compile that). `jitter` `[last - first, q]`: delays by sender, or `[0, q]`.
 
-    A block's messages f commute with constants: f(state + c) = f(state) + c. Once one of equal
-    blocks (`steady`) has shifted the state by a constant, the rest of the phase is done at once.
+    A block's messages are a map f with f(state + c) = f(state) + c. Once one of equal blocks
+    (`steady`) has shifted the state by a constant, the rest of the phase is computed at once.
     """
     q, per_block, window = state.posted.size, pieces.shape[0], state.arrives.shape[0]
     none = np.zeros(0, dtype=np.int64)
@@ -146,7 +146,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         late_now = jitter[number - first] if jitter.shape[0] > 0 else none
         _message(state, pieces[piece, turned : turned + q], prices, rules, reduces, late_now)
         number += 1
-        # with as many in flight at the end of a block as at that of the one before
+        # as many messages are in flight as at the end of the previous block
         if rules.steady and piece == per_block - 1 and state.queue[0] == window:
             now = _in_order(state)
             if compares and _shifted(before, now):
@@ -173,7 +173,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
         for r in range(q):
             to = r + 1 if r + 1 < q else 0
             if rules.skips_empty and nbytes[size[r]] == 0:
-                # no message: nothing to wait for, but for what left before
+                # no message: only earlier messages have to leave
                 arrivals[to], costs[to], departures[r] = _NOTHING, 0, left[r]
                 continue
             at = size[r] * width + kinds[r]
@@ -183,7 +183,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
             costs[to] = prices.reductions[size[r]] if reduces else 0
         return
     word, ahead, knows = _hear(state, prices.back, rules)
-    for turn in range(2):  # first those whose data go before their own announcement
+    for turn in range(2):  # first the ranks whose data precede their announcement
         for r in range(q):
             if knows[r] == turn:
                 continue
@@ -195,34 +195,34 @@ def _message(  # noqa: PLR0917 - as a compiled loop
             started[r] = posted[r] if knows[r] else max(posted[r], word[r])
             left[r] = departures[r] = departure(serialization, at, max(left[r], started[r]))
             arrives = left[r] + latency[at] + (jitter[r] if jitter.size > 0 else 0)
-            # behind the announcement that is on the connection already
+            # after the announcement that is already on the connection
             arrivals[to] = state.data[r] = max(arrives, state.word[r])
             costs[to] = prices.reductions[size[r]] if reduces else 0
         if turn == 0:
             _announce(state, slot, prices.back, rules, nbytes, size, word, ahead, knows)
 
 
-# callable from compiled loops, and plain Python where `serialization` is no array (`Messages.run`)
+# called from compiled loops, and from Python if `serialization` is no array (`Messages.run`)
 usable(_message)
 
 
 @loop
 def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, _Ints, _Ints]:
-    """Between two ranks, `[q]` each: when a rank learns that its successor has posted the receive,
-    whose announcement waits behind data already on the connection, and whose successor's has come
-    before it posts, so that its own goes behind its data. (Earlier data than the last need no
-    check: the receiver waited for them before posting.)"""
+    """Return, `[q]` each: when a rank learns that its successor has posted the receive; with two
+    ranks, whose announcement queues behind data on the connection, and who knows of the receive
+    before posting, so that its data precede its own announcement. (Only the last data matter: the
+    receiver has waited for earlier ones before posting.)"""
     q, posted = state.posted.size, state.posted
     word, ahead = np.empty(q, dtype=np.int64), np.zeros(q, dtype=np.int64)
     knows = np.zeros(q, dtype=np.int64)
-    for a in range(q):  # who announces to r
+    for a in range(q):  # rank that announces to r
         r = (a - 1) % q
         ahead[a] = state.started[a] <= posted[a]
         goes, behind = posted[a], _NOTHING
         if ahead[a]:
             goes, behind = max(goes, state.left[a]), state.data[a]
         word[r] = max(goes + back[r], behind)
-        if rules.sends_first:  # nothing arrives at the instant at which it is sent
+        if rules.sends_first:  # no message arrives at the instant when it is sent
             knows[r] = max(goes + max(back[r], 1), behind) <= posted[r]
     return word, ahead, knows
 
@@ -245,9 +245,9 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         r = (a - 1) % q
         if rules.skips_empty and nbytes[size[r]] == 0:
             continue  # nothing to receive
-        if knows[a]:  # its data have gone in front
+        if knows[a]:  # its data precede the announcement
             word[r] = max(state.left[a] + back[r], state.data[a])
-        elif not ahead[a]:  # its last data follow
+        elif not ahead[a]:  # its last data come after it
             state.data[a] = max(state.data[a], word[r])
             last = (slot - 1) % state.arrives.shape[0]
             state.arrives[last, (a + 1) % q] = state.data[a]
@@ -256,7 +256,7 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 @loop
 def _in_order(state: State) -> Times:
-    """Copy of the times, the oldest slot first: comparable from block to block."""
+    """Return a copy of the times with the oldest slot first, to compare blocks."""
     now, window = state.times.copy(), state.arrives.shape[0]
     for slot in range(window):
         at = (state.queue[1] + slot) % window
@@ -298,7 +298,7 @@ def wait(state: State) -> None:
 
 @loop
 def exits(starts: Times, phases: Phases, prices: Prices) -> Times:
-    """Times at which q ranks that enter at `starts` are done with all phases, as `post` does."""
+    """Return when q ranks that enter at `starts` have finished all phases."""
     pieces, rules, gone, reduces, shifts, posts, window = phases
     none = np.zeros((0, starts.size), dtype=np.int64)
     at: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
@@ -312,7 +312,7 @@ def exits(starts: Times, phases: Phases, prices: Prices) -> Times:
 
 @loop
 def last_exits(starts: Times, phases: Phases, prices: Prices, out: Times) -> None:
-    """Write into `out` `[worlds]` the last of `exits`; `starts` `[worlds, q]` and the times of
+    """Write the last of `exits` into `out` `[worlds]`; `starts` `[worlds, q]` and the times in
     `prices` have a row per world."""
     for world in range(out.size):
         here = Prices(
@@ -331,12 +331,12 @@ def last_exits(starts: Times, phases: Phases, prices: Prices, out: Times) -> Non
 
 _Ints = NDArray[np.int64]
 _NOTHING = -(2**62)  # arrival of a message that does not exist: earlier than any time
-_NO_PACE = -(2**61)  # pace of times that have not all shifted equally
-_MANY = 8  # recompute all ranks when more than one place in this many lacks a pace: it is cheaper
+_NO_PACE = -(2**61)  # pace if times have not all shifted equally
+_MANY = 8  # recompute all ranks, which is cheaper, if more than 1 / _MANY of them have no pace
 _SETTLING = 4  # blocks before `_MANY` applies
 _MINE_AT, _LEFT_AT, _ARRIVES, _LEAVES, _BLOCK, _PACE, _WIDTH = 0, 1, 2, 4, 6, 7, 8
-"""Columns of a place after a piece: when its rank posted the message; when that left; arrival and
-departure of the two messages in flight, the older first; block number; delay per block."""
+"""Columns of a place after a piece: when its rank posted the message; when it left; arrivals and
+departures of the two messages in flight, the older first; block number; pace (delay per block)."""
 
 
 @loop
@@ -355,9 +355,9 @@ def _keep_paces(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     shift: int,
     posts: int,
 ) -> int:
-    """Post messages of a phase until paces cannot be kept; return how many. The first five are rows
-    of `State`, with nothing in flight before and two messages after; `pieces` and `shift` are
-    `post`'s. `gone`, by size class: no message is sent."""
+    """Post messages of a phase while most ranks keep their pace; return how many. The first five
+    arguments are rows of `State`, with no messages in flight before and two after; `pieces` and
+    `shift` as in `post`. `gone`, by size class: whether no message is sent."""
     per_block, q = pieces.shape[0], posted.size
     at = np.zeros((per_block, q, _WIDTH), dtype=np.int64)
     for piece in range(per_block):
@@ -425,9 +425,9 @@ def _post(  # noqa: PLR0917
     block: int,
     piece: int,
 ) -> None:
-    """Post a message at the active places: `now` from `before`, the places one message earlier.
-    `size` and `oldest`: size classes of the message and of the older one in flight, by block.
-    `changed`, by index in `active`: whether the pace is another than a block before."""
+    """Post a message at the active places: compute `now` from `before`, one message earlier.
+    `size`, `oldest`: size classes of the message and of the older one in flight, by block.
+    `changed`, by index in `active`: whether the pace differs from the previous block's."""
     q = now.shape[0]
     moved = int(piece == 0)  # the rank that sends block i has sent block i + 1 before
     then = block - moved
@@ -476,8 +476,8 @@ def _ask(  # noqa: PLR0917
     number: int,
     coming: _Ints,
 ) -> int:
-    """Write into `coming` the next message's places next to one whose pace has changed, or between
-    two that differ; return how many. `asked`: message number for which a place was last noted."""
+    """Write into `coming` the places to compute for the next message: neighbours of a changed pace,
+    or of unequal paces; return how many. `asked`: message for which a place was last listed."""
     q, found = now.shape[0], 0
     for n in range(active.size):
         i = active[n]
@@ -498,14 +498,14 @@ def _ask(  # noqa: PLR0917
 
 @inlined
 def _at(places: Times, i: int, row: int, block: int) -> Any:
-    """A place's time in a block number not before its last computation."""
+    """Return a place's time in a block, extrapolated from its last computation."""
     time = places[i, row]
     return time if time == _NOTHING else time + places[i, _PACE] * (block - places[i, _BLOCK])
 
 
 @inlined
 def _waited(places: Times, i: int, block: int, kind: int, reductions: Times) -> Any:
-    """Time until which a rank waits for the older message in flight."""
+    """Return the time until which a rank waits for the older message in flight."""
     arrives, time = _at(places, i, _ARRIVES, block), _at(places, i, _MINE_AT, block)
     if arrives != _NOTHING:
         time = max(time, arrives) + reductions[kind]
@@ -516,7 +516,7 @@ def _waited(places: Times, i: int, block: int, kind: int, reductions: Times) -> 
 def _same(  # noqa: PLR0917
     places: Times, i: int, row: int, block: int, time: int, pace: int
 ) -> int:
-    """`pace` if this time has shifted by it too, else `_NO_PACE`."""
+    """Return `pace` if this time has also shifted by it, else `_NO_PACE`."""
     if pace == _NO_PACE or (places[i, row] == _NOTHING) != (time == _NOTHING):
         return _NO_PACE
     if time != _NOTHING and time - _at(places, i, row, block) != pace:

@@ -7,9 +7,9 @@ Blocks travel from rank to rank with announcements (`rings/announced.py`):
 - Unequal blocks (`allgatherv`): whole blocks, one message in flight; every step costs its block and
   two latencies: (p - 1)(n beta + 2 alpha) for equal blocks of n bytes.
 
-A rank posts its send before its receive. Of two ranks, one that enters at least a latency late
-sends at once, and its announcement waits behind its data: the other sends half a block later, and
-both take three halves instead of two (unequal blocks: both in turn).
+A rank posts its send before its receive. With two ranks, one that enters at least a latency later
+sends at once, and its announcement queues behind its data. So the other rank sends half a block
+later, and the all-gather takes three halves instead of two (unequal blocks: one after the other).
 
 Assumptions: those of `rings/announced.py`; sizes are known; empty blocks, and empty halves of
 one-byte blocks, are messages too, unless all blocks are empty.
@@ -52,8 +52,8 @@ def program(sizes: Sequence[int]) -> Program:
 
 
 class _LatencyApart:
-    """All-gather of two ranks that never enter within a latency: the later, or rank 1, counts as a
-    latency later. Threads of two machines are no closer, and their behaviour depends on it."""
+    """All-gather of two ranks whose entries are moved apart to a latency or more (the later one, or
+    rank 1, is delayed), since two machines never enter closer, and the behaviour depends on it."""
 
     nbytes = 4096
 

@@ -1,8 +1,8 @@
 """Messages of a ring: how long each occupies its sender, and when it arrives.
 
-Times are looked up by size class and link class, of which there are few. On links whose rate
-changes over time `Departures` replaces the table, or the link is asked in the same loop,
-uncompiled.
+Times are looked up by size class and link class, of which there are few. For links whose rate
+changes over time `Departures` replaces the table, or the same loop runs uncompiled and calls the
+link.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Blocks:
     @staticmethod
     @lru_cache(maxsize=64)
     def chunks(nbytes: int, parts: int, element: int = 1) -> Blocks:
-        """A vector split evenly between elements, the larger parts first, a partial element last.
-        O(1) Python operations; cached for clusters with other links."""
+        """Split a vector evenly into parts of whole elements, the larger ones first, a partial
+        element last. O(1) Python operations; cached for clusters that differ in links."""
         elements, rest = divmod(nbytes, element)
         share, longer = divmod(elements, parts)
         sizes = [(share + 1) * element, share * element, share * element + rest]
@@ -64,7 +64,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """Times of messages of few sizes on few kinds of links."""
+    """Times of messages with few sizes on few kinds of links."""
 
     nbytes: NDArray[np.int64]  # [sizes]
     links: tuple[Link, ...]  # by link class
@@ -78,7 +78,7 @@ class Messages:
     )  # bound on a message's time with its reduction, without random delays
     jitter: JitterDraws
     timed: bool  # some link's departures depend on absolute time
-    table: Departures | None  # departures for compiled loops; None where a link has to be asked
+    table: Departures | None  # departures for compiled loops; None if links must be called
 
     @staticmethod
     def of(
@@ -88,8 +88,8 @@ class Messages:
         gamma: Fraction = clock.NO_COST,
         reception: Fraction = clock.NO_COST,
     ) -> Messages:
-        """Price messages of distinct sizes on the links of their senders. Reducing costs `gamma`
-        seconds per byte; receiving, `reception` seconds per byte after the arrival."""
+        """Compute the times of messages of these sizes on the senders' links. Reducing costs
+        `gamma`, taking in an arrived message `reception` seconds per byte."""
         named = {id(link): link for link in links}
         names, kinds = classes([id(link) for link in links])
         distinct = tuple(named[name] for name in names)
@@ -103,7 +103,7 @@ class Messages:
             for size, more in zip(sizes, taken, strict=True)
         ]
         reductions = [round(gamma * size * clock.PS_PER_SECOND) if gamma else 0 for size in sizes]
-        # before 64 bits have to hold them
+        # before they must fit in 64 bits
         slowest = max(map(max, takes)) + max(map(max, arrives)) + max(reductions)
         clock.check_range(np.zeros(1, dtype=np.int64), slowest)
         return Messages(
@@ -127,7 +127,7 @@ class Messages:
         return cast("NDArray[np.int64]", table)
 
     def run(self, compiled: F) -> F:
-        """Form of a loop that accepts `serialization`."""
+        """Return the compiled or the Python form of a loop, whichever accepts `serialization`."""
         asked = self.timed and self.table is None
         return cast("F", getattr(compiled, "py_func", compiled)) if asked else compiled
 
@@ -144,8 +144,8 @@ class Messages:
     def draw_jitter(
         self, sizes: Classes, *, key: int, message: NDArray[np.int64], rank: NDArray[np.int64]
     ) -> clock.Times:
-        """Random delays of messages of size classes `sizes`, of their shape, int64. `message`
-        (numbers) and `rank` (senders) may be broadcast to it."""
+        """Return random delays, int64, in the shape of `sizes` (size classes), to which `message`
+        (numbers) and `rank` (senders) are broadcast."""
         kinds, message, rank = (
             np.array(np.broadcast_to(values, sizes.shape), dtype=np.int64)
             for values in (self.kinds[rank], message, rank)
@@ -153,14 +153,14 @@ class Messages:
         return self.jitter(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
 
     def check_jitter(self, now: clock.Picoseconds, rounds: int, drawn: clock.Times) -> None:
-        """Raise `InputError` if the clock cannot hold `rounds` rounds after `now`, in each of which
-        a rank waits for at most one message."""
+        """Raise `InputError` if the clock may not hold `rounds` rounds after `now`, if in each a
+        rank waits for at most one message."""
         if drawn.size == 0:
             return
         worst = int(drawn.max()) * rounds
         if (
             now + worst >= clock.COLLECTIVE_LIMIT // 2
-        ):  # seldom; not all of them are as late as the latest
+        ):  # rare, since not all messages are as late as the latest
             latest = np.partition(drawn.reshape(-1), -min(rounds, drawn.size))
             worst = sum(latest[-rounds:].tolist())
         clock.check_time(now + rounds * self.slowest + worst)
@@ -180,7 +180,7 @@ class LinkDepartures:
 class Departure:
     """Departure of a message of one size from one link."""
 
-    __array_ufunc__ = None  # numpy's numbers leave the addition to it
+    __array_ufunc__ = None  # numpy then calls `__radd__`
 
     def __init__(self, link: Link, nbytes: int) -> None:
         self._link, self._nbytes = link, nbytes
@@ -198,8 +198,8 @@ def classes(values: Sequence[int]) -> tuple[list[int], Classes]:
 
 
 def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
-    """Smallest divisor q of p such that every pattern `[p]` repeats after q entries. Ranks r and
-    r + q then do the same at the same time. Only multiples of `multiple_of` are tried."""
+    """Return the smallest divisor q of p, a multiple of `multiple_of`, for which every pattern
+    `[p]` repeats after q entries. Ranks r and r + q then act alike."""
     ranks = len(patterns[0])
     for period in range(multiple_of, ranks // 2 + 1, multiple_of):
         if ranks % period == 0 and all(

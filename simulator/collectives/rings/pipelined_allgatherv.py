@@ -1,19 +1,19 @@
 """Pipelined ring all-gatherv: blocks are forwarded piece by piece as they arrive.
 
-Each contribution is cut into pieces of `piece` bytes (the last may be shorter), Tsuzuku et al.'s
-fixed m; Traeff's and MPICH's are at least the smallest contribution (`synchronous_allgatherv.py`).
-A rank sends its own pieces, an empty one if it has none, then forwards those that arrive, first
-come first served, except to their origin, so an unequal contribution does not hold up a whole step:
+Each contribution is cut into pieces of `piece` bytes (the last may be shorter), the fixed m of
+Tsuzuku et al.; Traeff's and MPICH's pieces are at least as large as the smallest contribution
+(`synchronous_allgatherv.py`). A rank sends its own pieces (or an empty one), then forwards arriving
+ones in order, but not to their origin. So a large contribution does not delay a whole step:
 
     T <= (sum n_i + (p - 1) piece) beta, when latency is zero
 
-With F the end of a rank's send and A the arrival of a piece at it, `starts` for its own:
+With F the end of a rank's send, and A the arrival of a piece at it (its entry for its own pieces):
 
     F = max(F of the piece before, A) + serialisation    A of r + 1 = max(F + latency + delay,
                                                                     A of the piece before)
 
 Assumptions: those of `rings/recurrence.py`, per piece. MPICH's rounds, in which a rank waits for a
-piece's arrival before it sends the next, take up to 9 times as long where latency counts.
+piece's arrival before it sends the next, take up to 9 times as long if latency dominates.
 
 Source: Traeff, Ripke, Siebert, Balaji, Thakur and Gropp 2008 (EuroPVM/MPI, LNCS 5205), "A simple,
 pipelined algorithm for large, irregular all-gather problems"; the bound as in Tsuzuku, Imachi and
@@ -87,7 +87,7 @@ class PreparedPieces:
         return 4096 + 64 * self.ranks + self._pieces[self.ranks].row.nbytes
 
     def _repeating(self, starts: Times) -> tuple[int, _Pieces]:
-        """Number of ranks that stand for all with these entries, and their pieces."""
+        """Return the number of ranks that represent all with these entries, and their pieces."""
         period = self.ranks
         if self._period:
             period = common_period(starts, multiple_of=self._period)
@@ -136,8 +136,8 @@ class PreparedPipeline(PreparedPieces):
         return np.tile(np.maximum(free, heard), ranks // period)
 
     def _turns(self, period: int, key: int) -> Iterator[tuple[int, int, Times]]:
-        """Portions of the turns, with their messages' random delays. A turn is a rank's step, in
-        which it sends all pieces of one block; a step's turns go by rank."""
+        """Yield portions of the turns, with their messages' random delays. In a turn one rank sends
+        all pieces of one block; a step has a turn for each rank, in order."""
         turns = (self.ranks - 1) * period
         if not self._messages.jitter.any:
             yield 0, turns, _NONE
@@ -180,9 +180,9 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     begin: int,
     end: int,
 ) -> None:
-    """Run the turns from `begin` to before `end` of q ranks that stand for all. `free` `[q]`: when
-    a rank's sends have left; `heard` `[q]`: last arrival at it; `there`, by piece: arrival at its
-    next sender. `serialization` and `latency` are flat, by size class and link class (`width`)."""
+    """Run turns `begin` to `end` - 1 of the q ranks that represent all. `free` `[q]`: when a rank's
+    sends have left; `heard` `[q]`: last arrival at it; `there`, by piece: arrival at its next
+    sender. `serialization` and `latency` are flat, by size class and link class (`width`)."""
     q, drawn = free.size, 0
     for turn in range(begin, end):
         r = turn % q

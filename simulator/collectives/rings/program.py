@@ -1,7 +1,7 @@
-"""Program of a ring: what every rank sends, in which order, how many messages at a time.
+"""Program of a ring: which messages each rank sends, in which order, and how many at a time.
 
-A rank posts message i, send and receive, when it has posted i - 1 and waited for i - w (w:
-`in_flight`): its own has left, its predecessor's has arrived and been reduced.
+A rank posts send and receive of message i when it has posted message i - 1 and waited for i - w
+(w: `in_flight`): its own has left, and its predecessor's has arrived and been reduced.
 
 | ring                   | pieces of a block            | phases | in flight | announced | ring    |
 |------------------------|------------------------------|--------|-----------|-----------|---------|
@@ -44,10 +44,10 @@ class Program:
     pieces: NDArray[np.int64]  # `[p, s]`: class of each piece of each block
     phases: tuple[Phase, ...] = (Phase(),)  # a rank waits for all its messages between two
     in_flight: int = 1  # messages posted and not yet waited for
-    announced: bool = True  # a sender waits to hear that the receiver has posted the message
-    sends_first: bool = False  # a message's send is posted before its receive
+    announced: bool = True  # data wait for the announcement that the receive is posted
+    sends_first: bool = False  # a rank posts a message's send before its receive
     skips_empty: bool = False  # empty pieces send no message
-    backwards: bool = False  # ranks count against the ring: its rank r is rank p - 1 - r
+    backwards: bool = False  # the ring runs against the ranks: its rank r is rank p - 1 - r
 
     @cached_property
     def alike(self) -> NDArray[np.int64]:
@@ -56,13 +56,13 @@ class Program:
 
     @staticmethod
     def textbook(blocks: Blocks, *phases: Phase) -> Program:
-        """Whole blocks, one after the other, without announcements."""
+        """Return a program of whole blocks, one after the other, without announcements."""
         return Program(
             sizes=blocks.sizes, pieces=blocks.classes[:, None], phases=phases, announced=False
         )
 
     def traffic(self, devices: int, *, copied: int = 0) -> Traffic:
-        """Traffic of the ranks, `devices` per node; announcements do not count."""
+        """Return the traffic of the ranks, `devices` per node, without announcements."""
         sizes = np.array(self.sizes, dtype=np.int64)
         counted = sizes > 0 if self.skips_empty else np.ones_like(sizes)
         return ring_traffic(
@@ -84,9 +84,9 @@ def ring_traffic(
     backwards: bool = False,
     copied: int = 0,
 ) -> Traffic:
-    """Traffic of one pass per entry of `firsts`. `messages[b]` and `nbytes[b]`: of block b on each
-    hop; ranks count node by node, `devices` per node. `backwards`: rank r of the ring is rank p - 1
-    - r. Each copies `copied` bytes afterwards."""
+    """Return the traffic of one pass around the ring per entry of `firsts`. `messages[b]` and
+    `nbytes[b]`: of block b on each hop; ranks are numbered node by node, `devices` per node.
+    `backwards`: rank r of the ring is rank p - 1 - r. Each copies `copied` bytes afterwards."""
     ends, size = (
         np.sum([_both_ends(np.asarray(each, dtype=np.int64), first) for first in firsts], axis=0)
         for each in (messages, nbytes)
@@ -97,7 +97,7 @@ def ring_traffic(
 
 
 def _both_ends(blocks: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-    """`[p]`: all blocks twice, less the one not sent and the one not received."""
+    """Return, by rank, twice the sum over blocks, less the block not sent and that not received."""
     not_received = np.roll(blocks, -first)
     handled: NDArray[np.int64] = 2 * blocks.sum() - not_received - np.roll(not_received, -1)
     return handled

@@ -1,14 +1,14 @@
 """Exit times of a ring's ranks: the max-plus recurrence of every ring collective.
 
-Rank r sends block (r - s) mod p to rank r + 1 (mod p) at step s, once it has received (and reduced)
-step s - 1's block and its own previous send has left. With F the end of a rank's send and R of its
-receive, both `starts` before the first step:
+In step s, rank r sends block (r - s) mod p to rank r + 1 (mod p), once it has received (and
+reduced) the block of step s - 1 and its own previous send has left. With F the end of a rank's send
+and R that of its receive, both equal to the entry before the first step:
 
     S = max(R[s-1], F[s-1])    F[s] = S + serialisation    R[s] = max(F[s] of r - 1 + latency
                                                                + delay, R[s-1]) + reduction
 
 The maximum with R[s-1] keeps a link's messages in order. Random delays are drawn by step and
-sender. Where a rate changes over time, `Link.departure` of S gives F[s].
+sender. If a rate changes over time, F[s] is `Link.departure` at S.
 
 Assumptions: messages are buffered (a sender does not wait for its receiver; a receiver takes what
 arrived before it entered), and an empty block still costs a message's latency.
@@ -17,18 +17,18 @@ Source: the ring of Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69), s
 alpha-beta links (Hockney 1994); max-plus paths as in Baccelli, Cohen, Olsder and Quadrat 1992,
 ch. 2.
 
-Rings of equal, constant links have a closed form. A rank's exit is the longest chain of n sends: at
-each step a chain stays at its rank, which then sends the next lower block, for that block's
-serialisation B, or hops on with its block, for B + L, L the latency. A chain that begins with block
-q, at the rank that enters at `starts[q]`, and ends where block e would be next has stayed k times,
-k congruent to q - e (mod p), with blocks q, q - 1, ..., e + 1, and hopped n - k times, best with
-the dearest block on its way, H = B + L:
+Rings of equal, constant links have a closed form. A rank's exit is the longest chain of n sends. In
+each step a chain either stays at its rank, which then sends the next lower block, at the cost of
+that block's serialisation B, or moves on with its block, at the cost of B plus the latency L. A
+chain that begins with block q, at the rank that enters at `starts[q]`, and ends before block e has
+stayed k times, k congruent to q - e (mod p), with blocks q, q - 1, ..., e + 1, and has moved n - k
+times, best with the most expensive of its blocks, H = B + L:
 
     exit[e + n] = max over q of (entry[q] + B[q] + B[q-1] + ... + B[e+1] + (n - k) H)
 
-Staying is never dearer than hopping, so only the smallest k counts, except where all blocks from q
-to e are small: going around once more, k + p, may then reach the large ones. With two block sizes,
-each in one run (an all-reduce's chunks differ by one element at most), the maxima are running ones.
+Staying never costs more than moving, so only the smallest k matters, unless all blocks from q to e
+are small: another round, k + p, may then include the large ones. With two block sizes, each in one
+run (an all-reduce's chunks differ by at most one element), these are running maxima.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _NO_ROW = np.zeros(0, dtype=np.int64)
 class PreparedRing:
     """A ring of fixed blocks and links, for any number of calls.
 
-    A call is O(p) where links are equal and constant, blocks have at most two sizes in two runs and
-    nothing is reduced; also from the second call on where links are constant and all ranks enter at
-    once. Otherwise O(p) memory, and O(p) per step until the steps repeat.
+    A call is O(p) if links are equal and constant, blocks have at most two sizes in two runs and no
+    block is reduced; from the second call on also if links are constant and all ranks enter at
+    once. Otherwise it takes O(p) memory, and O(p) time per step until the steps repeat.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PreparedRing:
         gamma: Fraction = NO_COST,
         reducing_steps: int = 0,
     ) -> None:
-        """A ring of `steps` >= p - 1 steps over `links[r]` from rank r to rank r + 1; rank b sends
+        """Prepare `steps` >= p - 1 steps over `links[r]` from rank r to rank r + 1; rank b sends
         block b first. Reducing costs `gamma` seconds per byte in the first `reducing_steps`."""
         self.ranks, self.steps, self._reducing = len(links), steps, reducing_steps
         self._sizes = blocks.classes
@@ -109,8 +109,8 @@ class PreparedRing:
         return self._constant(starts)
 
     def last_in_worlds(self, prices: PathPrices) -> Times:
-        """Last exit `[clusters]` of ranks that enter together, at 0, where the link classes have
-        these prices; nothing is reduced."""
+        """Return the last exit `[clusters]` of ranks that all enter at 0, with these prices of the
+        link classes; no block is reduced."""
         sizes = self._messages.nbytes.tolist()
         serialization = np.stack([prices.serialization(size) for size in sizes], axis=1)
         latency = np.stack([prices.latencies(size) for size in sizes], axis=1)
@@ -166,15 +166,15 @@ class PreparedRing:
         return np.maximum(sent, received)
 
     def _late(self, first: int, last: int, key: int) -> Times:
-        """Random delays by step and sender."""
+        """Return random delays by step and sender."""
         step = np.arange(first, last, dtype=np.int64)[:, None]
         rank = np.arange(self.ranks, dtype=np.int64)
         twice = np.concatenate((self._sizes, self._sizes))
-        sizes = twice[(self.ranks - step % self.ranks) + rank]  # of block (r - step) mod p
+        sizes = twice[(self.ranks - step % self.ranks) + rank]  # size of block (r - step) mod p
         return self._messages.draw_jitter(sizes, key=key, message=step, rank=rank)
 
     def _layout(self, period: int) -> _Layout:
-        """Layout of the first `period` ranks, which the others repeat."""
+        """Return the arrays of the first `period` ranks, which the others repeat."""
         layout = self._layouts.get(period)
         if layout is None:
             layout = _Layout(self._messages, self._sizes[:period])
@@ -208,7 +208,7 @@ class _Layout:
                 self.steady = _MOVING
 
     def flat(self, times: Times) -> Times:
-        """Times `[..., sizes, links]` in the form that the steps read, `[..., sizes * width]`."""
+        """Convert times `[..., sizes, links]` to the form that the steps read."""
         if len(self.begins):
             times = times[..., self.kinds]
         return times.reshape(*times.shape[:-2], -1)
@@ -216,7 +216,7 @@ class _Layout:
     def advance(
         self, state: tuple[Times, Times], steps: range, reducing: int, jitter: Times | None = None
     ) -> None:
-        """Take `state`, what q ranks have sent and received, through `steps`."""
+        """Advance `state`, when q ranks have sent and received, through `steps`."""
         self.loop(
             *state,
             self.width,
@@ -240,7 +240,7 @@ _NEVER = -(2**62)  # earlier than any time, with room to add to it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClosedForm:
-    """Closed form of a ring of `steps` steps, at least p - 1, with at most two kinds of blocks."""
+    """Closed form of a ring of `steps` >= p - 1 steps with at most two block sizes."""
 
     steps: int
     first: int  # the first large block
@@ -299,22 +299,22 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     hop: int,
     cheap_hop: int,
 ) -> None:
-    """Count blocks and ranks from the first large block: the large ones are 0 ... `large` - 1.
+    """Write the closed form's exits. Blocks and ranks are numbered from the first large block, so
+    that the large ones are 0 ... `large` - 1.
 
-    With P the running sum of the serialisation, a chain by way of a large block is worth
+    With P the running sum of the serialisation, a chain with a large block takes
     (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and its P for a chain from
-    block 0 to block p - 1. Lines are added in their own loops, which vectorise; only running maxima
-    do not.
+    block 0 to block p - 1. Linear terms are added in separate loops, which vectorise.
     """
     ranks = starts.size
-    # P - p hop over all blocks: q + p differs from q by so much
+    # P - p hop over all blocks: the difference between q + p and q
     around = large * serialization + (ranks - large) * small_serialization - ranks * hop
     to_cheap = large * (serialization - hop) + small_serialization  # P[q] - q hop, first small q
     worth = np.empty(ranks, dtype=np.int64)
     _copy(starts[first:], worth[: ranks - first])
     _copy(starts[:first], worth[ranks - first :])
     of_dear, of_small = worth[:large], worth[large:]
-    # chains that meet no large block, whose hops are cheap
+    # chains without a large block, whose hops are cheap
     small_alone = np.empty(ranks - large, dtype=np.int64)
     _copy(of_small, small_alone)
     _add_line(of_dear, serialization, serialization - hop)
@@ -323,7 +323,7 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     _running_maximum(worth, up_to)
     # the best of q = e and above, in place
     _running_maximum(worth[::-1], worth[::-1])
-    # large e: also q below e, from the round before
+    # large e: also q below e, from the previous round
     over_the_end = of_dear[1:]
     for q in range(over_the_end.size):
         over_the_end[q] = max(over_the_end[q], up_to[q] + around)
@@ -332,7 +332,7 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         _add_line(small_alone, 0, small_serialization - cheap_hop)
         _running_maximum(small_alone[::-1], small_alone[::-1])
         _add_line(small_alone, steps * cheap_hop, cheap_hop - small_serialization)
-        # blocks that a chain of `steps` sends reaches: from some small one on, all of them
+        # blocks that a chain of `steps` sends can reach: all from some small one on
         reached = up_to[large + steps - ranks : ranks]
         near = min(reached.size, of_small.size)
         _copy(reached[:near], of_small[:near])
@@ -349,7 +349,7 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 @loop
 def _copy(values: Times, into: Times) -> None:
-    """Copy equally many; a slice assignment in a loop takes 2 s to compile."""
+    """Copy an array of equal size; a slice assignment takes 2 s to compile."""
     for q in range(values.size):
         into[q] = values[q]
 
@@ -371,7 +371,7 @@ def _running_maximum(values: Times, best: Times) -> None:
 
 _Row = NDArray[np.int64]
 _STILL, _MOVING, _NEVER_STEADY = 0, 1, -1
-"""Rank whose previous state a rank's is compared with: itself, its predecessor, none."""
+"""Rank whose previous state a state is compared with: the same, the predecessor, none."""
 
 
 @loop
@@ -392,7 +392,7 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
     last: int,
     reducing: int,
 ) -> None:
-    """Take `sent` and `received` `[q]` from before step `first` to before step `last`.
+    """Advance `sent` and `received` `[q]` through steps `first` to `last` - 1.
 
     | array                    | shape            | content                                        |
     |--------------------------|------------------|------------------------------------------------|
@@ -405,10 +405,10 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
 
     Steps before step `reducing` reduce.
 
-    A step f commutes with constants: f(state + c) = f(state) + c. Once a step has shifted the state
-    by one constant, all further steps that are the same function do too, and are done at once. With
-    equal blocks (STILL) the ranks' states are compared; with equal links (MOVING) the states in the
-    order of the blocks sent, which move on by one rank per step.
+    A step f satisfies f(state + c) = f(state) + c. Once a step has shifted the whole state by a
+    constant, all further steps with the same f do so too and are computed at once. With equal
+    blocks (STILL) the states are compared by rank; with equal links (MOVING) by the block that is
+    sent, which moves on by one rank per step.
     """
     q = sent.size
     arrived = np.empty(q, dtype=np.int64)
@@ -419,7 +419,7 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
         if looks:
             for r in range(q):
                 sent_before[r], received_before[r] = sent[r], received[r]
-        turned = step % q  # rank r sends block r - turned, so the runs have moved on by `turned`
+        turned = step % q  # rank r sends block r - turned: the runs have moved by `turned`
         for run in range(starts.size - 1):
             row = runs[run] * width
             low, high = starts[run] + turned, starts[run + 1] + turned
@@ -443,16 +443,16 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
         step += 1
         if looks:
             end = reducing if step <= reducing else last
-            # the whole state has moved by one constant: the steps left of this kind do the same
+            # the whole state has shifted by a constant: the remaining steps of this kind do so too
             if _shifted(sent, received, sent_before, received_before, steady):
-                # the states before are those before the step just made: one shift more
+                # the previous states are those before this step: one more shift
                 by = (sent[0] - sent_before[-steady]) * (end - step + 1)
                 for r in range(q):
                     before = (r - steady * (end - step + 1)) % q
                     sent[r] = sent_before[before] + by
                     received[r] = received_before[before] + by
                 step = end
-            # seldom enough to cost little, often enough to lose an eighth of the steps at most
+            # rare enough to be cheap, but at most an eighth of the steps is computed in vain
             looks_at = step + (step - begun) // 8
         if step == reducing:
             looks_at, begun = step, step
@@ -475,8 +475,8 @@ def _last_in_worlds(  # noqa: PLR0917 - a compiled loop takes its arrays by posi
     reducing: int,
     out: Times,
 ) -> None:
-    """Write into `out` when the last rank has sent and received all, by row of `serialization` and
-    `latency`; other arguments as `_steps_of_ring`."""
+    """Write into `out` when the last rank has sent and received all blocks, for each row of
+    `serialization` and `latency`; other arguments as `_steps_of_ring`."""
     for world in range(out.size):
         sent, received = np.zeros(kinds.size, np.int64), np.zeros(kinds.size, np.int64)
         _steps_of_ring(
@@ -512,13 +512,13 @@ def _leave(  # noqa: PLR0917
     low: int,
     high: int,
 ) -> None:
-    """Send one run's messages, of the ranks from `low` to before `high`."""
+    """Send one run's messages, from ranks `low` to `high` - 1."""
     # [high - low]: views, so that the loop below has one index and becomes vector instructions
     part, heard, reach = sent[low:high], received[low:high], arrived[low:high]
     takes = run_of(serialization, row + low, row + high)
     travels = latency[row + low : row + high]
     for r in range(part.size):
-        left = max(part[r], heard[r]) + takes[r]  # the NIC is free, and the block is here
+        left = max(part[r], heard[r]) + takes[r]  # the NIC is free and the block has arrived
         part[r] = left
         reach[r] = left + travels[r]
 
@@ -543,7 +543,7 @@ def _arrive(  # noqa: PLR0917
         return
     for run in range(starts.size - 1):
         cost = reductions[runs[run]]
-        # receivers are one rank further on than senders
+        # a receiver is one rank after its sender
         low, high = starts[run] + turned + 1, starts[run + 1] + turned + 1
         for _ in range(2):
             for r in range(max(low, 0), min(high, q)):
@@ -558,7 +558,7 @@ def _arrive(  # noqa: PLR0917
 def _shifted(
     sent: _Row, received: _Row, sent_before: _Row, received_before: _Row, steady: int
 ) -> bool:
-    """Whether a step has made all times later by one constant."""
+    """Whether a step has shifted all times by the same constant."""
     by = sent[0] - sent_before[-steady]
     for r in range(sent.size):
         # r - steady = -1 is the last rank: the ring closes

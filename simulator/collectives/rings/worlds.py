@@ -1,11 +1,11 @@
 """Gloo's rings on many clusters at once, where all ranks enter together.
 
-Clusters that differ only in prices (links, host, sums) run one program: messages are priced for all
-together, and one compiled loop goes from cluster to cluster (`rings/announced_loop.py`); copies and
-the host are added as in `dispatch.py`.
+Clusters that differ only in figures of links, host and sums run the same program. So messages are
+priced for all clusters at once, and a compiled loop runs each cluster (`rings/announced_loop.py`);
+copies and host work are added as in `dispatch.py`.
 
-Left out: short last segments of an all-reduce, where that is a few bytes, so that one rank stands
-for all on equal links; random delays and links that change over time; picoseconds by rounding.
+Unlike in the exact simulation, the last segments of an all-reduce count as full if that adds few
+bytes, so that one rank represents all on equal links, and times are rounded differently.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gcsim.simulator.fabric.in_worlds import Column, PathPrices, PathsInWorlds
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import DTYPES, PRICES, Host
 
-_ABOUT_ALL = 1.05  # most by which segments as long as the first may exceed the vector
+_ABOUT_ALL = 1.05  # most total size of full segments over the vector's, to count all as full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prices:
-    """Prices on many clusters, a row each."""
+    """Prices on many clusters, one row per cluster."""
 
     kinds: Mapping[bool, NDArray[np.int64]]  # each rank's class of hops, by direction
     hops: Mapping[bool, PathPrices]  # of the classes
@@ -110,7 +110,7 @@ class RingWorlds:
     """Gloo's rings on clusters of one shape."""
 
     def __init__(self, cluster: Cluster, price: Callable[[], Prices]) -> None:
-        """`cluster`: the first; `price` is asked at the first ring: most transports have none."""
+        """`cluster`: the first one; `price` is called for the first ring, if there is one."""
         self._cluster, self._fabric, self._price = cluster, Fabric.of(cluster), price
 
     def select(self, rows: Sequence[int]) -> RingWorlds:
@@ -122,8 +122,8 @@ class RingWorlds:
         return self._price()
 
     def __call__(self, record: CollectiveRecord) -> Column | None:
-        """Last exit on each cluster; None if no ring of Gloo's of all ranks, empty, or delayed at
-        random."""
+        """Return the last exit on each cluster; None if it is not one of Gloo's rings over all
+        ranks, is empty, or has random delays."""
         cluster = self._cluster
         if record.scope != "all" or cluster.workers == 1:
             return None
@@ -144,7 +144,7 @@ class RingWorlds:
         )
 
     def _copied(self, sizes: Sequence[int]) -> Times:
-        """Copies between device and host, `[clusters, sizes]`."""
+        """Return the times of copies between device and host, `[clusters, sizes]`."""
         if not self._cluster.collectives.stages:
             return np.zeros((len(self._prices.copies.per_byte), len(sizes)), dtype=np.int64)
         copy, (places, ranks) = self._prices.copies, classes(sizes)
@@ -153,7 +153,7 @@ class RingWorlds:
         return copies
 
     def _finishes(self, program: Program, starts: Times, dtype: str) -> Times:
-        """Last rank's finish `[clusters]` without the host's work."""
+        """Return the last rank's exit `[clusters]` without the host's work."""
         prices = self._prices
         kinds, hops = prices.kinds[program.backwards], prices.hops[program.backwards]
         if program.backwards:
@@ -188,7 +188,7 @@ class RingWorlds:
 
     @staticmethod
     def _apart(starts: Times, latency: Times) -> Times:
-        """Make two ranks gather at least a latency apart (`gloo_allgather._LatencyApart`)."""
+        """Move two ranks' entries at least a latency apart (`gloo_allgather._LatencyApart`)."""
         rows, first = np.arange(len(starts)), (starts[:, 0] > starts[:, 1]).astype(np.int64)
         apart = starts.copy()
         soonest = starts[rows, first] + np.maximum(1, latency[rows, first])
@@ -196,7 +196,7 @@ class RingWorlds:
         return apart
 
     def _hosted(self, program: Program, last: Times, finishes: Times, copied: int) -> Column:
-        """Finishes with the processors' work (`host.py`)."""
+        """Add the host's work to exits (`host.py`)."""
         cluster, prices = self._cluster, self._prices.host
         host, devices = cluster.host or Host(), cluster.devices_per_node
         processes = cluster.workers if host.ranks == "all" else devices

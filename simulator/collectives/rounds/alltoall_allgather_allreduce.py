@@ -4,8 +4,8 @@ The vector is split into p chunks. Every rank sends chunk q to rank q, one partn
 (`direct_exchange.py`), adds what arrives to its own chunk, then sends its sum to all others.
 
 With one device per node and equal links, chunks and entries:
-2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, as a ring; but compressed chunks, summed in one
-place, need no compression at every step.
+2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, like a ring; but compressed chunks, which are
+summed on one rank, are not compressed again at every step.
 
 Assumptions: those of `fabric/rounds.py`; an empty chunk still costs a message's latency. The second
 part's messages are numbers p - 1 to 2 p - 3.

@@ -1,19 +1,18 @@
 """Exchange of every rank with every other, one partner at a time.
 
-At step s of p - 1, rank r sends to rank r + s and receives from rank r - s (mod p); it starts when
-the step before is received (and reduced) and sent. Its part for itself stays.
+In step s of p - 1, rank r sends to rank r + s and receives from rank r - s (mod p). A step starts
+when the messages of the previous one have been sent and received (and reduced).
 
     ready' = max(ready + serialisation, arrival from rank r - s) + reduction
 
-Messages of a node's devices to other nodes share its network NIC at each step. All steps are one
-compiled loop
+Messages from a node's devices to other nodes share its NIC in each step. A compiled loop runs all
+steps
 
-- on nodes alike without racks: a message's path depends on its step and its sender's place in the
-  node alone, and is the same in all steps in which every message leaves its node;
+- with equal nodes and no racks: a message's path then depends only on its step and its sender's
+  place in the node, and is the same in all steps in which every message leaves its node;
 - with one device per node and no racks, shared medium or protocol's cost: the slower of a message's
-  NICs counts, and half of each latency.
-
-With random delays they are where all messages see one link; with times of day they are not.
+  NICs counts, and half of each latency;
+- with random delays only if all messages have the same link, and never if links change over time.
 
 Assumptions: those of `fabric/rounds.py`. Step s is a rank's message s - 1, counted from `first`.
 
@@ -39,7 +38,7 @@ from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Traffic
 
-_WORTH_ITS_MEMORY = 1 << 18  # most messages of a collective that are kept prepared
+_WORTH_ITS_MEMORY = 1 << 18  # most messages of a collective that stay prepared
 
 
 class DirectExchange:
@@ -48,7 +47,7 @@ class DirectExchange:
     def __init__(
         self, fabric: Fabric, parts: Parts, *, gamma: Fraction = NO_COST, first: int = 0
     ) -> None:
-        """Add arrivals in `gamma` seconds per byte; `first`: number of a rank's first message."""
+        """Prepare; `gamma`: seconds per received byte to add; `first`: a rank's first message."""
         self._fabric, self._parts, self._gamma, self._first = fabric, parts, gamma, first
         self._loop = CompiledExchange.of(fabric, parts, gamma, first)
         self._rounds: Rounds | None = None
@@ -124,8 +123,8 @@ def _partner(fabric: Fabric, step: int) -> Ranks:
 
 
 def _kinds_of_steps(ranks: int, devices: int) -> tuple[list[int], NDArray[np.int64]]:
-    """Steps that may differ in their messages' paths, and by step `[p]` which is like it: from
-    `devices` to `ranks - devices` every message leaves its node, with all of its node's."""
+    """Return the steps with different paths, and for each step `[p]` the index of an equal one:
+    in steps `devices` to `ranks - devices` every message leaves its node."""
     like = np.arange(ranks, dtype=np.int64)
     like[devices : ranks - devices + 1] = devices
     steps, number = np.unique(like[1:], return_inverse=True)
@@ -137,7 +136,7 @@ _LARGEST_TABLE = 1 << 20  # most times by size and NIC
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """Bytes from rank r to rank q."""
+    """Bytes from each rank r to each rank q."""
 
     longer: Ranks  # [p]: ranks q below `longer[r]` get `long[r]`
     long: Bytes
@@ -145,14 +144,14 @@ class Parts:
     last: Bytes  # bytes for rank q = p - 1
 
     def to(self, partner: Ranks) -> Bytes:
-        """Bytes that each rank sends to its partner."""
+        """Return the bytes that each rank sends to its partner."""
         usual = np.where(partner < self.longer, self.long, self.short)
         return np.where(partner == len(partner) - 1, self.last, usual)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CompiledExchange:
-    """Exchange in which a message sees one of few paths, or only its ends' NICs."""
+    """Exchange whose messages have few different paths, or depend only on the ends' NICs."""
 
     parts: Parts
     classes: NDArray[np.int64]  # [4, p]: `longer`, and size classes of `long`, `short` and `last`
@@ -167,7 +166,7 @@ class CompiledExchange:
 
     @staticmethod
     def of(fabric: Fabric, parts: Parts, gamma: Fraction, first: int) -> CompiledExchange | None:
-        """None where messages see more than that, or too many different things."""
+        """Compile an exchange; None if its paths are of no such kind, or too many."""
         ranks = fabric.ranks
         given = np.stack([parts.long, parts.short, parts.last])
         sizes, places = np.unique(given, return_inverse=True)
@@ -278,7 +277,7 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     begin: int,
     end: int,
 ) -> None:
-    """Advance `ready` through the steps from `begin` to before `end`."""
+    """Advance `ready` through steps `begin` to `end` - 1."""
     ranks = ready.size
     longer, long, short, last = classes[0], classes[1], classes[2], classes[3]
     left, arrives, added = np.empty((3, ranks), dtype=np.int64)
@@ -296,7 +295,7 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
                 arrives[to] = left[r] + latency[k, path]
             else:
                 left[r] = ready[r] + max(serialization[k, r], serialization[k, to])
-                # half of both ends' latencies, halves to the even picosecond
+                # half of both ends' latencies, rounded half to even
                 twice = ends[r] + ends[to]
                 arrives[to] = left[r] + (twice >> 1) + (twice & (twice >> 1) & 1)
             if jitter.shape[0] > 0:

@@ -1,12 +1,12 @@
 """All-reduce by recursive halving and doubling.
 
-The vector is split into 2^k chunks for the 2^k ranks of the core (`Fold`). Reduce-scatter, round j:
-partners whose numbers differ in bit j exchange halves of the chunks that they still reduce; the
-zero bit keeps the lower half. All-gather: the rounds backwards, each rank sending all it holds.
-Nearest partners exchange most: with 2^i devices per node the largest messages stay inside nodes.
+The vector is split into 2^k chunks for the 2^k ranks of the core (`Fold`). Round j of the
+reduce-scatter: partners whose numbers differ in bit j exchange halves of the chunks that they still
+reduce; the rank whose bit is 0 keeps the lower half. The all-gather runs the rounds backwards, each
+rank sending all it has. With 2^i devices per node the largest messages stay inside the nodes.
 
 With p = 2^k, equal links, chunks and entries: 2 k alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma;
-otherwise at most two messages of the whole vector more, the first with its reduction.
+otherwise at most two more messages of the whole vector, one with its reduction.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's half) + reduction
 

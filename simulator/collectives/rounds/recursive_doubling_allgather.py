@@ -1,8 +1,8 @@
 """All-gather by recursive doubling, blocks equal or not.
 
-In round j, ranks of the core (`Fold`) whose numbers differ in bit j send each other all they hold.
-If p is no power of two, a giver's block travels with its taker's, and the taker sends it all others
-in the end: n bytes on top of the necessary (p - 1) n/p, so Bruck's algorithm is better there.
+In round j, ranks of the core (`Fold`) whose numbers differ in bit j send each other all that they
+have. If p is no power of two, a giver's block travels with its taker's, which sends it all others
+at the end: n bytes more than the necessary (p - 1) n/p, so Bruck's algorithm is better then.
 
 With p = 2^k, equal links, blocks and entries: k alpha + (p - 1)/p n beta for n bytes in all.
 

@@ -2,7 +2,7 @@
 
 In round j, ranks of the core (`Fold`) whose numbers differ in bit j exchange and reduce whole
 vectors. With p = 2^k, equal links and entries: k (alpha + n beta + n gamma); otherwise at most one
-message before, with its reduction, and one after.
+more message before, with its reduction, and one after.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's vector) + reduction
 

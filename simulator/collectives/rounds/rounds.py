@@ -1,13 +1,13 @@
 """Collectives of few rounds: messages prepared once for any entry times.
 
-In a round each rank sends and receives at most one message. It sends when ready, and is ready for
-the next round when its message has left and the other has arrived and, if need be, been reduced:
+In a round each rank sends and receives at most one message. It sends when it is ready, and is ready
+for the next round when its message has left and the other has arrived and been reduced, if needed:
 
     ready' = max(ready + serialisation, arrival of the other message) + reduction
 
-Messages between two ranks never overtake: each is taken up in its round. A rank's messages are
-numbered from `first`. Each has its share (`fabric/round_paths.py`) among those of its round,
-whenever they start. Algorithms that need a power of two fold the other ranks away first (`Fold`).
+Messages between two ranks never overtake each other: each is received in its round. A rank's
+messages are numbered from `first`. Messages of a round share links (`fabric/round_paths.py`) as if
+they started together. Algorithms for 2^k ranks first fold the other ranks away (`Fold`).
 """
 
 from __future__ import annotations
@@ -163,15 +163,15 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
 
 
 def phase_key(key: int, phase: int) -> int:
-    """Key of the delays in one phase of a collective of several."""
+    """Return the key of the random delays in one of a collective's phases."""
     return key ^ (phase * 0xD1B54A32D192ED03) % 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fold:
-    """Ranks by role."""
+    """Ranks by role, for an algorithm that needs 2^k ranks."""
 
-    givers: Ranks  # give before, get after, [s]
+    givers: Ranks  # send their data before, and receive the result after it, [s]
     takers: Ranks  # `takers[i]` takes from `givers[i]`
     core: Ranks  # ranks by number in the algorithm, [2^k]
 

@@ -1,9 +1,9 @@
-"""Merge of all payloads two by two, and a broadcast of the result.
+"""Pairwise merge of all payloads, and a broadcast of the result.
 
-Round j: rank r with r mod 2^(j+1) = 2^j sends its payload to rank r - 2^j, which merges it for
-`merge_time`; ceil(log2 p) rounds bring everything to rank 0. The broadcast takes the same tree the
-other way, the largest subtree first, one after the other. Any number of ranks. A merged payload has
-the size of the result: methods that merge this way keep it (gTop-k).
+Round j: rank r with r mod 2^(j+1) = 2^j sends its payload to rank r - 2^j, which merges it in
+`merge_time`; after ceil(log2 p) rounds rank 0 has the result. The broadcast uses the same tree in
+the other direction, one child after the other, the largest subtree first. Any number of ranks.
+A merged payload has the size of the result, as in gTop-k.
 
 Assumptions: those of `fabric/rounds.py`; a rank sends one message at a time.
 

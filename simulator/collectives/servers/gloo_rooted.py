@@ -1,18 +1,18 @@
 """Gloo's broadcast, gather and scatter: exact times of every rank.
 
-- Broadcast: rank v receives from v - 2^i, 2^i its highest bit, then sends to v + 2^j for all j > i
-  at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's NIC. With p = 2^k,
-  equal links and entries the last rank leaves after k (k + 1)/2 n beta + (k + 1) alpha, not
-  k n beta as with one copy after the other.
-- Gather and scatter: every rank sends its part straight to the root, or gets it from there, all at
-  once: the root's NIC carries (p - 1)/p of the whole.
+- Broadcast: rank v receives from v - 2^i, where 2^i is its highest bit, then sends to v + 2^j for
+  all j > i at once (the root, rank 0, for all j), so ceil(log2 p) copies share the root's NIC. With
+  p = 2^k, equal links and entries the last rank leaves after k (k + 1)/2 n beta + (k + 1) alpha,
+  instead of k n beta if the copies were sent one after the other.
+- Gather and scatter: every rank sends its part directly to the root, or receives it from there, all
+  at once, so the root's NIC carries (p - 1)/p of the whole.
 
-Data leave when the sender has them and has heard the receiver's announcement. Messages share NICs
-max-min fairly (`sharing/fair.py`); an announcement and the last byte take a latency. A rank leaves
-when it has received everything and its own messages have left.
+Data leave when the sender has them and has received the receiver's announcement. Messages share
+NICs max-min fairly (`sharing/fair.py`); an announcement and the last byte take a latency. A rank
+leaves when it has received everything and its own messages have left.
 
-Assumptions: an ideal switch (no racks, no shared medium); messages inside a node share nothing; TCP
-is fair at once: real broadcasts are up to a tenth faster, as copies ahead let their receivers send.
+Assumptions: an ideal switch (no racks, no shared medium); messages inside a node share no link; TCP
+is fair immediately (real broadcasts are up to a tenth faster, as early copies are forwarded early).
 
 Source: pytorch/gloo, gloo/broadcast.cc, gloo/gather.cc, gloo/scatter.cc.
 """
@@ -45,7 +45,7 @@ class Message:
 
 
 def broadcast_messages(nbytes: int, ranks: int) -> list[Message]:
-    """Messages from rank 0 to all."""
+    """Return the messages of a broadcast from rank 0."""
     return [
         Message(sender=rank, receiver=rank + distance, nbytes=nbytes)
         for rank in range(ranks)
@@ -55,14 +55,14 @@ def broadcast_messages(nbytes: int, ranks: int) -> list[Message]:
 
 
 def gather_messages(sizes: Sequence[int]) -> list[Message]:
-    """`sizes[r]` bytes from rank r to rank 0, which keeps its own."""
+    """Return messages of `sizes[r]` bytes from each rank r > 0 to rank 0."""
     return [
         Message(sender=rank, receiver=0, nbytes=size) for rank, size in enumerate(sizes) if rank > 0
     ]
 
 
 def scatter_messages(sizes: Sequence[int]) -> list[Message]:
-    """`sizes[r]` bytes from rank 0 to rank r."""
+    """Return messages of `sizes[r]` bytes from rank 0 to each rank r > 0."""
     return [
         Message(sender=0, receiver=rank, nbytes=size) for rank, size in enumerate(sizes) if rank > 0
     ]
@@ -79,8 +79,8 @@ def messages_traffic(messages: Sequence[Message], cluster: Cluster) -> Traffic:
 
 
 def carry_messages(starts: Times, messages: Sequence[Message], cluster: Cluster) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds, the hosts' work included. A rank sends
-    when it has received everything. Raises `InternalError` with racks or a shared medium."""
+    """Return exit times `[p]` for entry times `[p]`, picoseconds, including the hosts' work. A rank
+    sends after it has received everything. Raises `InternalError` with racks or a shared medium."""
     if cluster.racks is not None or any(link.shared for link in cluster.links()):
         raise InternalError("rooted collectives know neither racks nor shared media")
     finishes = _Exchange(starts, messages, cluster).run()

@@ -1,21 +1,21 @@
 """Push, aggregation and pull through parameter servers.
 
-Each of p workers cuts its payload into S equal stripes (fractions of a byte in the fluid picture;
-n / S rounded up where size decides the latency) and sends stripe s to server s. A server with all
-workers' stripes computes for `server_time`, then sends its stripe of the answer to every worker.
+Each of p workers cuts its payload into S equal stripes (fractions of a byte in the fluid model;
+rounded up where the latency depends on the size) and sends stripe s to server s. A server that has
+all stripes computes for `server_time`, then sends its stripe of the answer to every worker.
 
-Server s is a process on node s mod nodes and shares its network NIC, in both directions (incast at
-pushes), or a dedicated machine at the switch or behind an access point. Flows share the links of
-`servers/topology.py` max-min fairly (`sharing/fair.py`), each on its path (`paths.py`) with
+Server s is a process on node s mod nodes, whose NIC it shares in both directions (pushes cause
+incast), or a dedicated machine at the switch or access point. Flows share the links of
+`servers/topology.py` max-min fairly (`sharing/fair.py`), each on its path (`paths.py`), with
 
     start = next grant + overhead      arrival = end of the flow + latency + random delay
 
 A push to server s is its worker's message s; a pull from it to worker r is message r of p + s.
 
-All pushes or pulls between a class of workers and one of servers are one class of flows, as far as
-they are placed alike: on one node, in one rack, in one pod, or in two. Where the topology spreads
-flows evenly (`Topology.spread_evenly`), NICs in are left out, and all from one class to other nodes
-is one class.
+Pushes or pulls between a class of workers and a class of servers form one class of flows if they
+have the same distance: one node, one rack, one pod, or two pods. If the topology spreads flows
+evenly (`Topology.spread_evenly`), receiving NICs are ignored, and all flows from one class to other
+nodes form one class.
 
 Assumptions: those of `sharing/fair.py`; the switch is no bottleneck; latency and overhead count
 once per flow. With n workers on as many NICs, one server elsewhere and sorted sizes s, pushes that
@@ -64,9 +64,9 @@ def parameter_server(
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, int64 picoseconds, on the cluster's p workers.
 
-    `pushed[r]`: bytes of rank r; `pulled`: bytes each rank receives; `server_time`: each server's
-    computation; `key`: of the random delays. Entries are absolute where a link's rate changes over
-    time. p = 1 costs nothing beside a server on its node. Raises `InputError` beyond the clock.
+    `pushed[r]`: bytes of rank r; `pulled`: bytes that each rank receives; `server_time`: each
+    server's computation; `key` seeds random delays. Entries are absolute if a link's rate changes
+    over time. A single worker on the server's node pays nothing. `InputError` beyond the clock.
     """
     if len(starts) != cluster.workers or len(pushed) != len(starts):
         raise InternalError(f"{len(starts)} entries and {len(pushed)} payloads in {cluster}")
@@ -74,9 +74,9 @@ def parameter_server(
         raise InternalError("a push-pull to no parameter server (see `push_pull.py`)")
     if len(starts) == 1 and cluster.collectives.server_hosts != "dedicated":
         return starts.copy()
-    apart = _random(cluster)  # random delays: no two workers are alike
+    apart = _random(cluster)  # with random delays no two workers are equal
     workers = list(zip(starts.tolist(), pushed, strict=True))
-    # workers of one entry, payload and place are one class: a class of flows stands for all theirs
+    # workers with equal entry, payload and place form a class with common classes of flows
     numbers = {worker: number for number, worker in enumerate(dict.fromkeys(workers))}
     kinds = [rank if apart else numbers[worker] for rank, worker in enumerate(workers)]
     places = alike(cluster, kinds, apart=apart)
@@ -102,11 +102,11 @@ class _Exchange:
         ends = self._flows.ends
         self._after = self._latencies(key if apart else None)
         self._finishes: Times = np.zeros(len(self._ranks), dtype=np.int64)
-        """Time at which each class of workers has its whole answer."""
+        """Time at which each class of workers has the whole answer."""
         self._ready: Times = np.zeros(places.servers, dtype=np.int64)
         """Time at which each class of servers has received everything."""
         self._missing: NDArray[np.int64] = np.zeros(places.servers, dtype=np.int64)
-        """Classes of pushes that a server still waits for."""
+        """Number of classes of pushes that each server still waits for."""
         self._pulls: list[list[int]] = [[] for _ in range(places.servers)]
         """Flows of each server class."""
         for place, end in enumerate(ends):
@@ -129,7 +129,7 @@ class _Exchange:
         return self._finishes[self._places.worker_class]
 
     def _latencies(self, key: int | None) -> list[Picoseconds | Times]:
-        """Time from the end of each flow to its arrival, or arrivals."""
+        """Return the time from the end of each flow to its arrival, or arrivals."""
         ends = self._flows.ends
         fixed = [end.link.latency_for(end.nbytes) for end in ends]
         if key is None:
@@ -175,7 +175,7 @@ class _Exchange:
             return {}
         self._ready[to] = np.maximum(self._ready[to], arrived)
         self._missing[to] -= 1
-        # a server whose last push is here computes, and answers all workers at once
+        # a server that has its last push computes, then answers all workers at once
         complete = np.atleast_1d(to)[np.atleast_1d(self._missing[to]) == 0]
         return {
             pull: begins(self._flows.ends[pull].link, int(self._ready[server]) + self._server_time)
@@ -188,7 +188,7 @@ class _Exchange:
 
 
 def begins(link: Link, time: Picoseconds) -> Picoseconds:
-    """Time at which a message's bytes begin to flow: the next grant plus the overhead."""
+    """Return when a message's bytes begin to flow: the next grant plus the overhead."""
     if link.grant:
         grant: Fraction = link.grant * PS_PER_SECOND
         time = ceil(ceil(time / grant) * grant)
@@ -226,7 +226,7 @@ class PushPull:
 
 
 def prepare(call: Call, pulled: int | None = None, adding: Picoseconds = 0) -> PushPull:
-    """Push-pull with the cluster's servers; `pulled` bytes in the place of the call's."""
+    """Prepare a push-pull with the cluster's servers; `pulled` replaces the call's bytes."""
     return PushPull(
         pushed=call.sent,
         pulled=call.pulled if pulled is None else pulled,
@@ -236,19 +236,19 @@ def prepare(call: Call, pulled: int | None = None, adding: Picoseconds = 0) -> P
 
 
 def prepare_allgather(call: Call) -> PushPull:
-    """All-gather by parameter servers: push one's own, pull what all have pushed."""
+    """Prepare an all-gather by parameter servers: push the own payload, pull all payloads."""
     return prepare(call, sum(call.sent))
 
 
 def prepare_allreduce(call: Call) -> PushPull:
-    """Dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes. A server with
-    all stripes adds p - 1 of them, (p - 1) n gamma / S."""
+    """Prepare a dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes. Each
+    server adds p - 1 stripes, which takes (p - 1) n gamma / S."""
     received = Fraction((len(call.sent) - 1) * call.nbytes, call.cluster.servers)
     return prepare(call, call.nbytes, picoseconds(received * call.gamma))
 
 
 def traffic(call: Call, pulled: int | None = None) -> Traffic:
-    """Traffic of all processes: a stripe each way between each worker and server."""
+    """Return the traffic of all processes: a stripe each way between each worker and server."""
     pulled = call.pulled if pulled is None else pulled
     cluster, servers = call.cluster, call.cluster.servers
     stripes = [-(-size // servers) - (-pulled // servers) for size in call.sent]
@@ -278,7 +278,7 @@ class _Flows:
     def __init__(
         self, cluster: Cluster, places: Placement, pushed: Sequence[int], pulled: int
     ) -> None:
-        """`pushed[w]`: bytes of a worker of class w; `pulled`: what each worker receives."""
+        """`pushed[w]`: bytes of a worker of class w; `pulled`: bytes that each worker receives."""
         self.flows: list[FlowClass] = []
         self.ends: list[_Ends] = []
         self._topology = Topology(cluster, places.kinds)

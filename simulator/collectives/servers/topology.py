@@ -1,4 +1,4 @@
-"""Equal nodes for parameter servers, and the links that their flows cross.
+"""Kinds of equal nodes with parameter servers, and the links that their flows cross.
 
 | between a worker and a server  | a flow crosses                                              |
 |--------------------------------|-------------------------------------------------------------|
@@ -8,12 +8,12 @@
 | in two pods                    | also the pods' uplinks, out and in                          |
 | one or both on a shared medium | the air, for each end on it, instead of the end's NIC       |
 
-A dedicated server is at the switch that joins all racks or pods: its flows cross the uplinks of one
-end. Stations with equal shared links are on one medium. Flows also have their connection's limits
-("capped" losses, size factors, one of several uplinks).
+A dedicated server is at the switch that joins all racks or pods, so its flows cross only the
+worker's uplinks. Stations with equal shared links are on one medium. Flows are also limited by
+their connection ("capped" losses, size factors, one of several uplinks).
 
-Nodes with equal NICs, workers, numbers of servers, racks and pods are one kind, simulated once.
-With random delays each node is its own kind.
+Nodes with equal NICs, workers, numbers of servers, racks and pods are one kind, which is simulated
+once. With random delays each node is a kind of its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Topology:
                 self.capacities[way, group] = uplink.line_goodput
 
     def link(self, sender: NodeKind, receiver: NodeKind, above: int) -> Link:
-        """Link between two machines that crosses the uplinks of so many levels."""
+        """Return the link between two machines across the uplinks of `above` levels."""
         key = sender.nic, receiver.nic, above
         if key not in self._paths:
             self._paths[key] = self._link(*key)
@@ -78,14 +78,14 @@ class Topology:
         return link
 
     def own_limit(self, link: Link, nbytes: int) -> Capacity | None:
-        """`own_limit` of a message, which may cross one of several uplinks on the way."""
+        """Return `own_limit` of a message, which may cross one of several equal uplinks."""
         return link.goodput_of(nbytes) if link in self._one_uplink else own_limit(link, nbytes)
 
     def between(
         self, sender: NodeKind, receiver: NodeKind, leaving: int, entering: int, above: int
     ) -> Loads:
-        """Loads of a class of flows between machines across the uplinks of `above` levels.
-        `leaving` leave one machine of the sender's kind, `entering` enter one of the receiver's."""
+        """Return the loads of a class of flows across the uplinks of `above` levels, of which
+        `leaving` leave one machine of the sender's kind and `entering` enter one receiver."""
         loads: Loads = {("out", id(sender)): leaving, ("in", id(receiver)): entering}
         for end in (sender, receiver):
             if end.nic is not None and end.nic.shared:
@@ -98,17 +98,17 @@ class Topology:
         return {link: flows for link, flows in loads.items() if link in self.capacities}
 
     def inside(self, at: NodeKind, worker: int, one: int, all_alike: int, way: str) -> Loads:
-        """Loads of a class of flows inside a node; `way` is "to memory" or "from memory". `one` of
-        them are one worker's, `all_alike` those of its class on the node."""
+        """Return the loads of a class of flows inside a node; `way` is "to memory" or "from
+        memory"; `one`: number of a worker's flows, `all_alike`: of its class on the node."""
         shared = self.cluster.shared_bus
         bus = (way, "node", id(at)) if shared else (way, "worker", worker)
         self.capacities[bus] = self.cluster.intra_node.line_goodput
         return {bus: all_alike if shared else one}
 
     def spread_evenly(self) -> bool:
-        """Whether NICs in never limit a flow when all workers take part. With equal NICs, workers
-        and servers on all nodes, each node's flows spread evenly over the others: n flows on a NIC
-        out get C / n each, so a NIC in carries at most C."""
+        """Whether receiving NICs never limit a flow when all workers take part. With equal NICs,
+        workers and servers on all nodes, each node's flows spread evenly over the others: n flows
+        of a sending NIC get C / n each, so a receiving NIC carries at most C."""
         cluster = self.cluster
         network, collectives = cluster.network, cluster.collectives
         if cluster.racks is not None or network.shared or collectives.server_hosts != "nodes":
@@ -120,7 +120,7 @@ class Topology:
 
 
 def own_limit(link: Link, nbytes: int) -> Capacity | None:
-    """Highest rate of a message's connection; None if only its path limits it."""
+    """Return the highest rate of a message's connection; None if only its path limits it."""
     limit, line = link.goodput_of(nbytes), link.line_goodput
     return None if limit == line else limit
 
@@ -141,8 +141,8 @@ class NodeKind:
         return self.sizes[-1]
 
     def distances(self, other: NodeKind) -> Iterator[tuple[int, int, int]]:
-        """Levels of uplinks between a machine of this kind and one of the other's, with the numbers
-        of the other's and of this kind's that a machine of either has at that distance."""
+        """Yield distances (levels of uplinks) between machines of this and the other kind, each
+        with the number of the other's machines, and of this kind's, at that distance."""
         last = len(self.sizes) - 2
         for above in range(last + 1):
             mine, theirs = self.sizes[above + 1], other.sizes[above + 1]
@@ -168,15 +168,15 @@ class Placement:
 
 
 def server_nic(cluster: Cluster) -> Link | None:
-    """NIC of a dedicated server; None: an access point, without a limit of its own."""
+    """Return the NIC of a dedicated server; None for an access point, which has no limit."""
     own = cluster.collectives.server_network
     access_point = cluster.network.shared or cluster.network.up is not None
     return cluster.network if own is None and not access_point else own
 
 
 def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Placement:
-    """Kinds of nodes, and classes of their workers and servers. `worker_kinds[r]` is equal for
-    workers of equal entry and payload; `apart` keeps all nodes and servers apart."""
+    """Return kinds of nodes and classes of workers and servers. `worker_kinds[r]` is equal for
+    workers of equal entry and payload; with `apart` all nodes and servers are distinct."""
     nodes, devices, servers = (cluster.nodes, cluster.devices_per_node, cluster.servers)
     hosting = cluster.collectives.server_hosts == "nodes"
     nics: dict[Link, int] = {}
@@ -237,8 +237,8 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
 def _groups(
     cluster: Cluster, keys: Sequence[tuple[object, ...]]
 ) -> tuple[list[tuple[Hashable, ...]], Counter[Hashable]]:
-    """Kinds of rack and pod of each node, and the number of racks and pods of each kind. Racks with
-    equal nodes in equal pods are of one kind."""
+    """Return each node's kinds of rack and pod, and the number of racks and pods of each kind.
+    Racks with equal nodes in equal pods are of one kind."""
     levels = [below for below, _ in cluster.racks.levels] if cluster.racks else []
     numbers: dict[object, int] = {}
     inside = [numbers.setdefault(key, len(numbers)) for key in keys]

@@ -22,10 +22,10 @@ from gcsim.analysis.report.paste import paste, paste_plan
 from gcsim.analysis.report.selection import expected_s, largest_verdict
 from gcsim.compressors.options.method import method_of
 from gcsim.compressors.registry import REGISTRY, check_parameters
-from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.advice.per_bucket import Plan
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.catalog import link
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Evidence, Findings, Limits
 from gcsim.scenarios.run import run
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @cache
 def advised(*overrides: str, **words: Any) -> Advice:
     given = {"model": "lenet", "device": "v100", "nodes": 2, "network": "1 Gbit/s", **words}
-    return advice(asked(None, Words(**given), [*overrides, *QUICK]))
+    return advice(ask(None, Words(**given), [*overrides, *QUICK]))
 
 
 @pytest.mark.long
@@ -73,7 +73,7 @@ def test_width_wraps_and_selects_nothing(
     overrides = [*QUICK, f"cluster.collectives.transport={transport}"]
     overrides += [f"compressors=[none, {{kind: fp16, label: '{label}'}}, powersgd, cser]"]
     try:
-        question = asked(None, words, overrides)
+        question = ask(None, words, overrides)
         _ = question.scenario
     except gcsim.InputError:
         return  # NCCL over Wi-Fi, say
@@ -182,14 +182,14 @@ def test_what_is_assumed_names_rdma_and_the_draws_at_every_width() -> None:
 
 def test_rdma_is_assumed_of_two_nics_as_of_one() -> None:
     words = Words(model="lenet", device="v100", gpus=4, nodes=8, nics=2, network="25 Gbit/s")
-    scenario = asked(None, words).scenario
+    scenario = ask(None, words).scenario
     assert "RDMA: 25gbe_roce" in assumed(scenario, shipped=False)
     assert "NCCL over TCP" in header(scenario, None)
 
 
 def test_the_links_of_all_groups_are_assumed() -> None:
     words = Words(model="lenet", group=["2 x 4 v100 @ 25gbe", "2 x 4 a100_sxm_80gb @ 100gbe"])
-    told = assumed(asked(None, words).scenario, shipped=False)
+    told = assumed(ask(None, words).scenario, shipped=False)
     assert [one.partition(":")[0] for one in told[:2]] == ["25gbe", "100gbe"]
     assert "nvlink2 and nvlink3 in a node" in told
 
@@ -278,7 +278,7 @@ def test_compression_between_nodes_is_named_where_it_gains(bus: str, gaining: bo
     words: dict[str, Any] = {"model": "resnet18_cifar10", "gpus": 4, "network": "10gbe"}
     here = ("compressors=[none, powersgd, terngrad]", f"cluster.intra_node={bus}")
     found = advised(*here, **words)
-    then = Engine(asked(None, Words(device="v100", nodes=2, **words), [*here, BETWEEN, *QUICK]))
+    then = Engine(ask(None, Words(device="v100", nodes=2, **words), [*here, BETWEEN, *QUICK]))
     assert found.use is not None
     least = min(row.iteration_s for row in then.result().rows)
     assert (least < found.use.iteration_s) is gaining
@@ -301,13 +301,13 @@ def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:
     """gpt2's 0.5 GB take 0.09 s on 12 GB/s, of an iteration of half a second."""
     words: dict[str, Any] = {"model": "gpt2", "device": "a40", "gpus": 8}
     few = [*QUICK, FEW]
-    found = advice(asked(None, Words(**words), few))
+    found = advice(ask(None, Words(**words), few))
     ways = [one.answer.option for one in found.findings.open if "intra_node" in one.answer.option]
     assert "--set cluster.intra_node=pcie4_across" in ways
     assert "for the bus" in found.summary()
     assert "the network" not in found.summary()
     assert "NCCL_DEBUG=INFO" in found.summary().splitlines()[1]  # the check that decides
-    then = advice(asked(None, Words(**words), [*few, "cluster.intra_node=pcie4_across"]))
+    then = advice(ask(None, Words(**words), [*few, "cluster.intra_node=pcie4_across"]))
     assert not any("intra_node" in one.answer.option for one in then.findings.open)
     assert "NCCL_DEBUG" not in then.summary()
 
@@ -326,7 +326,7 @@ def test_passes_of_a_transformer_by_formula_are_in_16_bits(
 ) -> None:
     few = ["compressors=[none]", "training.device_memory=9000 GiB"]
     words = Words(model=model, device=device, gpus=8, nodes=4, network="400gbe")
-    question = asked(None, replace(words, precision=precision), few)
+    question = ask(None, replace(words, precision=precision), few)
     assert question.scenario.training.precision == expected
     options = [one.option for one in open_questions(question)]
     assert ("--precision fp16" in options) is (expected == "fp32" and precision is None)
@@ -400,21 +400,21 @@ def test_dense_training_has_hooks_and_copies_and_does_not_encode() -> None:
 def test_the_rest_of_a_wait_is_named_after_the_cluster(
     words: dict[str, Any], changes: list[str], said: str
 ) -> None:
-    scenario = asked(None, Words(model="lenet", network="1gbe", **words), changes).scenario
+    scenario = ask(None, Words(model="lenet", network="1gbe", **words), changes).scenario
     assert sections.other_causes(scenario.resolved, "network", "") == said
 
 
 def test_the_slowest_group_is_named() -> None:
     words = Words(model="resnet50", group=["1 x v100", "2 x t4"], network="25gbe")
     few = (*QUICK, FEW)
-    found = advice(asked(None, words, few))
+    found = advice(ask(None, words, few))
     slow, fast = found.document()["groups"][1], found.document()["groups"][0]
     times = [one["forward_s"] + one["backward_s"] for one in (slow, fast)]
     (said,) = [one for one in found.summary().splitlines() if one.startswith("Groups")]
     assert f"t4 nodes compute {times[0] / times[1]:.3g}x as long as v100's, which wait" in said
     assert "Break-even    not computed: the groups of nodes differ" in found.summary()
     by_speed = next(one for one in found.findings.changes if "speed" in one.words)
-    even = advice(asked(None, words, (*few, *by_speed.overrides)))
+    even = advice(ask(None, words, (*few, *by_speed.overrides)))
     now, then = (
         next(r for r in one.result.rows if r.compressor == "none") for one in (found, even)
     )
@@ -434,9 +434,7 @@ def test_a_probability_is_no_surer_than_its_draws() -> None:
 
 @pytest.mark.long
 def test_what_is_advised_is_what_a_run_of_the_scenario_says() -> None:
-    question = asked(
-        None, Words(model="lenet", device="v100", nodes=4, network="100 Mbit/s"), QUICK
-    )
+    question = ask(None, Words(model="lenet", device="v100", nodes=4, network="100 Mbit/s"), QUICK)
     before = advice(question)
     result = advised_run(question.scenario)  # which measures the traffic here
     verdict = largest_verdict(result)
@@ -452,9 +450,7 @@ def test_what_is_advised_is_what_a_run_of_the_scenario_says() -> None:
 def test_the_rows_of_what_comes_with_gcsim_are_those_of_a_run() -> None:
     """Of methods whose traffic does not go by values."""
     overrides = [*QUICK, "compressors=[none, fp16, topk, powersgd, cser, terngrad]"]
-    question = asked(
-        None, Words(model="cnn_digits", device="t4", nodes=3, network="1gbe"), overrides
-    )
+    question = ask(None, Words(model="cnn_digits", device="t4", nodes=3, network="1gbe"), overrides)
     found = advice(question, cache=False)
     assert len(found.shipped) == 6
     rows = {row.label: row.iteration_draws_s for row in found.result.rows}
@@ -465,7 +461,7 @@ def test_the_rows_of_what_comes_with_gcsim_are_those_of_a_run() -> None:
 
 def test_the_same_question_has_the_same_answer_from_the_cache_and_without() -> None:
     words: dict[str, Any] = {"model": "vgg_narrow_cifar10", "device": "t4"}
-    question = asked(None, Words(**words, nodes=2, network="1 Gbit/s"), [*QUICK, FEW])
+    question = ask(None, Words(**words, nodes=2, network="1 Gbit/s"), [*QUICK, FEW])
     texts = {advice(question, cache=cached).to_json() for cached in (True, True, False)}
     assert len(texts) == 1
     document = json.loads(texts.pop())
@@ -501,7 +497,7 @@ def test_a_recorded_trace_is_measured_and_said_so() -> None:
     told: list[str] = []
     words = Words(device="v100", nodes=2, network="1gbe")
     overrides = [*QUICK, "compressors=[none, fp16, topk]"]
-    found = advice(asked(name, words, overrides), tell=told.append)
+    found = advice(ask(name, words, overrides), tell=told.append)
     assert (found.shipped, found.measured) == ((), ("dense", "fp16", "topk"))
     assert len(told) == 1
     assert "for dense, fp16, topk: measured now" in told[0]
@@ -581,7 +577,7 @@ def test_the_command_prints_it_and_writes_a_scenario_that_runs(tmp_path: Path) -
     assert "shipped with gcsim" in finished.stderr
     saved = gcsim.load_scenario(tmp_path / "mine.yaml")
     words = Words(model="transformer_tiny", device="v100", nodes=2, network="1 Gbit/s")
-    question = asked(None, words, QUICK)
+    question = ask(None, words, QUICK)
     assert (saved.cluster, saved.compressors) == (
         question.scenario.cluster,
         question.scenario.compressors,
@@ -633,4 +629,4 @@ def test_mistakes_end_with_2(arguments: tuple[str, ...], said: str, tmp_path: Pa
 )
 def test_pages_show_what_the_command_prints(page: str, words: Words) -> None:
     text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
-    assert f"```\n{advice(asked(None, words)).summary(80)}```\n" in text
+    assert f"```\n{advice(ask(None, words)).summary(80)}```\n" in text

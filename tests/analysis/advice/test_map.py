@@ -23,8 +23,8 @@ from gcsim.analysis.advice.map import (
 )
 from gcsim.analysis.plots.style import settings
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import Asked, Words, asked
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import Question, Words, ask
 
 OVERRIDES = [
     "uncertainty.draws=8",
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
-def question() -> Asked:
+def question() -> Question:
     words = Words(model="cnn_digits", device="v100", nodes=4, network="1 Gbit/s", cost_per_hour=3.6)
-    return asked(None, words, OVERRIDES)
+    return ask(None, words, OVERRIDES)
 
 
 @pytest.fixture(scope="module")
-def found(question: Asked, own_cache: None) -> Map:
+def found(question: Question, own_cache: None) -> Map:
     return mapped(question, "bandwidth,latency")
 
 
@@ -56,7 +56,7 @@ def test_it_has_as_many_cells_and_goes_around_the_scenario(found: Map) -> None:
     assert not found.gains[0].any()
 
 
-def test_the_bandwidth_is_that_of_all_nics_of_a_node(question: Asked) -> None:
+def test_the_bandwidth_is_that_of_all_nics_of_a_node(question: Question) -> None:
     """The stated rate of the eight together, at which the map has its star, is what each has."""
     scenario = replace(question, overrides=("cluster.nics_per_node=8",)).scenario
     axis, _ = axes_of("bandwidth,latency", scenario)
@@ -65,7 +65,7 @@ def test_the_bandwidth_is_that_of_all_nics_of_a_node(question: Asked) -> None:
 
 
 def test_speedups_between_simulated_points_are_those_of_the_engine(
-    found: Map, question: Asked
+    found: Map, question: Question
 ) -> None:
     engine = Engine(question)
     x = np.geomspace(found.x.low, found.x.high, COLUMNS)
@@ -88,7 +88,7 @@ def test_speedups_between_simulated_points_are_those_of_the_engine(
     "suffix", [s if s == ".png" else pytest.param(s, marks=pytest.mark.long) for s in FORMATS]
 )
 def test_equal_maps_are_equal_files(
-    suffix: str, question: Asked, found: Map, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suffix: str, question: Question, found: Map, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gcsim.analysis.advice.map.mapped", lambda *_, **__: found)
     for name in ("one", "two"):
@@ -98,7 +98,7 @@ def test_equal_maps_are_equal_files(
     assert len(one) > 5_000
 
 
-def test_ticks_are_round_and_each_cost_has_its_label(question: Asked, found: Map) -> None:
+def test_ticks_are_round_and_each_cost_has_its_label(question: Question, found: Map) -> None:
     with settings():
         figure = map_figure(found, question.scenario)
     axes = figure.axes[0]
@@ -112,7 +112,7 @@ def test_ticks_are_round_and_each_cost_has_its_label(question: Asked, found: Map
     assert labels == inside
 
 
-def test_any_two_settings_may_be_the_axes(question: Asked) -> None:
+def test_any_two_settings_may_be_the_axes(question: Question) -> None:
     x, y = axes_of("nodes,cluster.network.latency=10 us..1 ms", question.scenario)
     assert x.setting(8.0) == "cluster.nodes=8"
     assert list(x.values(12)) == sorted(set(x.values(12)))
@@ -134,11 +134,11 @@ def test_any_two_settings_may_be_the_axes(question: Asked) -> None:
         ("nodes=3,latency", "needs two ends"),
     ],
 )
-def test_mistakes(text: str, said: str, question: Asked) -> None:
+def test_mistakes(text: str, said: str, question: Question) -> None:
     with pytest.raises(InputError, match=said):
         axes_of(text, question.scenario)
 
 
-def test_settings_that_are_no_scenario_are_told(question: Asked) -> None:
+def test_settings_that_are_no_scenario_are_told(question: Question) -> None:
     with pytest.raises(InputError, match="cannot be run"):
         mapped(question, "nodes=1..4,no_such.key=1..2")

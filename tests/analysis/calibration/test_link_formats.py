@@ -103,7 +103,7 @@ def test_a_failed_test_of_iperf3_says_why(tmp_path: Path) -> None:
     assert "the test failed: 'unable to connect to server" in problem(tmp_path, failed)
     assert "has no end.sum_received.bits_per_second" in problem(tmp_path, json.dumps(body))
     cut = problem(tmp_path, data("iperf3.json")[:2000])
-    assert "a.txt:105:6: error: is cut off or no JSON" in cut
+    assert "a.txt:105:6: error: is cut off or not JSON" in cut
 
 
 # --- ping ----------------------------------------------------------------------------------------

@@ -25,14 +25,14 @@ from gcsim.analysis.report.selection import Verdict, verdicts
 from gcsim.analysis.report.table import SPEEDUP, TO_TARGET, brief_columns
 from gcsim.analysis.report.wording import SENDS_NOTHING, uncompressed
 from gcsim.analysis.write import to_csv
-from gcsim.scenarios.advice.asked import shipped_profile
+from gcsim.scenarios.advice.question import shipped_profile
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Result, Row, estimate, fastest_first
 from gcsim.scenarios.run import run, simulated_run
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained.known import with_trained
+from gcsim.scenarios.trained.known import with_training_results
 
 FOLDER = Path(gcsim.__file__).parent.parent / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -56,7 +56,7 @@ def result_of(name: str) -> Result:
         scenario, [""] * len(choices), profiles, measured_passes(scenario, profiles[0]),
         progress=SilentProgress(), timelines=False,
     )  # fmt: skip
-    return with_trained(scenario, found)
+    return with_training_results(scenario, found)
 
 
 def check_rows(result: Result) -> None:

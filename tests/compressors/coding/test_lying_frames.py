@@ -22,6 +22,7 @@ from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull, TreeMerge
 from gcsim.errors import InputError
+from tests.compressors.shared import Team
 
 Server = Callable[[Iterable[Tensor]], Tensor]
 Merge = Callable[[Tensor, Tensor], Tensor]
@@ -106,11 +107,11 @@ def among_liars(exchange: Exchange, rng: random.Random) -> Exchange:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_a_frame_that_lies_is_refused_or_decoded(name: str, team: Callable[..., Any]) -> None:
+def test_a_frame_that_lies_is_refused_or_decoded(name: str) -> None:
     for trial in range(TRIES):
         rng = random.Random(f"{name} {trial}")
         generator = torch.Generator().manual_seed(trial)
-        crew = team(name, SHAPES, workers=2, **EACH_STEP.get(name, {}))
+        crew = Team(name, SHAPES, workers=2, **EACH_STEP.get(name, {}))
         n = crew.layout.numel
         try:
             for step in range(2):

@@ -17,6 +17,7 @@ from gcsim.compressors.coding.scans import finite_part, not_finite
 from gcsim.compressors.registry import REGISTRY
 from tests.compressors.gpu.conftest import whole_methods, wrap_launches
 from tests.compressors.gpu.test_methods import MORE, QUICK
+from tests.compressors.shared import Team
 from tests.process import printed
 
 TYPES = {
@@ -31,7 +32,7 @@ FLUSHING = {"div.rn.ftz.f32", "cvt.rmi.ftz.f32.f32"}
 @pytest.mark.long
 @pytest.mark.parametrize("capability", [90])
 def test_kernels_compile_and_neither_fuse_nor_approximate(
-    capability: int, tmp_path: Path, team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No fused multiply-add, no approximate division or root, nothing that flushes subnormals but
     `FLUSHING`. Atomic operations are on integers: histograms, sums modulo 2^64."""
@@ -39,7 +40,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     wrap_launches(monkeypatch, lambda run: _noting(run, launches))
     with whole_methods():
         for name, parameters in [*QUICK, *MORE, *((each, {}) for each in REGISTRY)]:
-            workers = team(name, ((30, 10),), workers=2, **parameters)
+            workers = Team(name, ((30, 10),), workers=2, **parameters)
             for step in range(2 if parameters else 1):
                 workers.step(torch.randn(2, 300).unbind(), step)
         for scale in (1.0, 2.0):  # the hook's own

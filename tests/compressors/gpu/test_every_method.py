@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors.registry import REGISTRY
-from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, whole_methods
+from tests.compressors.gpu.conftest import ON_HOST, equal
+from tests.compressors.gpu.test_methods import exchanged
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
 SHAPES = ((30, 70), (0,), (1,))
-STEPS = 2
 
 
 def named(place: str = "") -> set[str]:
@@ -33,21 +29,11 @@ def test_the_page_says_where_each_method_works() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", REGISTRY)
-def test_payloads_and_updates_are_the_cpus(name: str, team: Callable[..., Any]) -> None:
+def test_payloads_and_updates_are_the_cpus(name: str) -> None:
     """With default parameters; no more than a header comes to the host, but where the page says."""
 
-    def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
-        workers = team(name, SHAPES, workers=2)
-        generator, found = torch.Generator().manual_seed(11), []
-        with whole_methods() if on_kernels else nullcontext(), host_copies() as seen:
-            for step in range(STEPS):
-                gradients = torch.randn(2, workers.layout.numel, generator=generator)
-                found += workers.step(gradients.unbind(), step)
-                found += [each for sent in workers.listener.as_sent for each in sent]
-        return found, seen
-
-    expected, _ = run(False)
-    found, seen = run(True)
+    expected, _ = exchanged(name, SHAPES, False)
+    found, seen = exchanged(name, SHAPES, True)
     if name == "bingrad_pb":  # the loop's levels hang on the order of sums of float32
         expected, found = ([e for e in each if e.is_floating_point()] for each in (expected, found))
         assert all(

@@ -15,6 +15,7 @@ from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
+from tests.compressors.shared import Team
 
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {"coding": "elias_sparse"}),
@@ -34,7 +35,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "parameters"), ALIKE)
 def test_launches_and_waits_do_not_grow_with_tensors(
-    name: str, parameters: dict[str, Any], team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    name: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
     generator = torch.Generator().manual_seed(1)
@@ -50,7 +51,7 @@ def test_launches_and_waits_do_not_grow_with_tensors(
 
     def step(tensors: int) -> tuple[list[str], int]:
         launched.clear()
-        workers = team(name, ((5,), (3, 4)) * (tensors // 2), workers=2, **parameters)
+        workers = Team(name, ((5,), (3, 4)) * (tensors // 2), workers=2, **parameters)
         with whole_methods(), host_copies() as seen:
             for at in range(2):  # of some methods the first one is a synchronisation
                 gradients = torch.randn(2, workers.layout.numel, generator=generator)
@@ -79,10 +80,10 @@ FIXED: list[tuple[str, dict[str, Any]]] = [
     [*FIXED[:3], *(pytest.param(*each, marks=pytest.mark.long) for each in FIXED[3:])],
 )
 def test_what_arrives_is_checked_in_one_wait_at_the_end(
-    name: str, parameters: dict[str, Any], team: Callable[..., Any]
+    name: str, parameters: dict[str, Any]
 ) -> None:
     """Two payloads: Python reads one tensor after the last request, and none before."""
-    crew = team(name, ((5,), (9,), (3, 4)), workers=2, **parameters)
+    crew = Team(name, ((5,), (9,), (3, 4)), workers=2, **parameters)
     gradients = torch.randn(2, 26, generator=torch.Generator().manual_seed(1))
     reads: list[list[int]] = []
     for changed in (False, True):
@@ -106,9 +107,9 @@ def test_what_arrives_is_checked_in_one_wait_at_the_end(
 
 
 @pytest.mark.parametrize(("name", "waits"), [("alq", 1), ("amq", 1), ("ok_topk", 3)])
-def test_waits_of_a_step_that_fits_nothing(name: str, waits: int, team: Callable[..., Any]) -> None:
+def test_waits_of_a_step_that_fits_nothing(name: str, waits: int) -> None:
     """One for all checks; Ok-Topk's parts and survivors have lengths that nobody knows before."""
-    crew = team(name, ((5,), (9,), (3, 4)), workers=1)
+    crew = Team(name, ((5,), (9,), (3, 4)), workers=1)
     generator = torch.Generator().manual_seed(1)
     with whole_methods():
         for step in range(2):
@@ -121,9 +122,9 @@ def test_waits_of_a_step_that_fits_nothing(name: str, waits: int, team: Callable
 
 
 @pytest.mark.parametrize("name", ["qsgd", "strom"])
-def test_checks_of_an_iteration_wait_once(name: str, team: Callable[..., Any]) -> None:
+def test_checks_of_an_iteration_wait_once(name: str) -> None:
     """Exchanges of two buckets leave them to the demands around, which find what is damaged."""
-    crew = team(name, ((5,), (9,), (3, 4)), workers=2)
+    crew = Team(name, ((5,), (9,), (3, 4)), workers=2)
     gradients = torch.randn(2, 26, generator=torch.Generator().manual_seed(1))
     for changed in (False, True):
         together = Demands()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from gcsim.compressors.conformance import CHECKS
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold import adacomp
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels, whole_methods
+from tests.compressors.shared import Team
 from tests.process import printed
 
 SHAPES = ((30, 9), (1,), (0, 3), (2100,))
@@ -47,39 +48,39 @@ MORE: list[tuple[str, dict[str, Any]]] = [
 """Defaults are in `test_every_method.py`."""
 
 
+def exchanged(
+    name: str, shapes: Sequence[tuple[int, ...]], on_kernels: bool, **parameters: Any
+) -> tuple[list[Tensor], list[int]]:
+    """Updates and payloads of two steps of two workers, and bytes of what came to the host."""
+    workers = Team(name, shapes, **parameters)
+    generator, found = torch.Generator().manual_seed(3), []
+    with whole_methods() if on_kernels else nullcontext(), host_copies() as seen:
+        for step in range(2):
+            gradients = torch.randn(2, workers.layout.numel, generator=generator)
+            found += workers.step(gradients.unbind(), step)
+            found += [each for sent in workers.listener.as_sent for each in sent]
+    return found, seen
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [*QUICK, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE)],
 )
-def test_payloads_and_updates_are_the_loops(
-    name: str, parameters: dict[str, Any], team: Callable[..., Any]
-) -> None:
-    def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
-        workers = team(name, SHAPES, workers=2, **parameters)
-        generator, found = torch.Generator().manual_seed(3), []
-        with whole_methods() if on_kernels else nullcontext(), host_copies() as seen:
-            for step in range(2):
-                gradients = torch.randn(2, workers.layout.numel, generator=generator)
-                found += workers.step(gradients.unbind(), step)
-                found += [each for sent in workers.listener.as_sent for each in sent]
-        return found, seen
-
-    expected, _ = run(False)
-    found, seen = run(True)
+def test_payloads_and_updates_are_the_loops(name: str, parameters: dict[str, Any]) -> None:
+    expected, _ = exchanged(name, SHAPES, False, **parameters)
+    found, seen = exchanged(name, SHAPES, True, **parameters)
     assert equal(found, expected)
     assert max(seen) <= ON_HOST
 
 
 @pytest.mark.parametrize("too_many", ["resample", pytest.param("rescale", marks=pytest.mark.long)])
-def test_dgc_treats_samples_of_many_tensors_together(
-    too_many: str, team: Callable[..., Any]
-) -> None:
+def test_dgc_treats_samples_of_many_tensors_together(too_many: str) -> None:
     """Some are all looked at; some have thresholds that let too many or too few pass."""
 
     def run() -> list[Tensor]:
         shapes = ((30, 70), (3, 4), (7,), (40, 20), (9, 1))
-        given = {"ratio": 0.05, "sample_ratio": 0.02, "values": "fp16", "too_many": too_many}
-        workers, found = team("dgc", shapes, workers=1, **given), list[Tensor]()
+        given: dict[str, Any] = {"ratio": 0.05, "sample_ratio": 0.02, "values": "fp16"}
+        workers, found = Team("dgc", shapes, workers=1, too_many=too_many, **given), list[Tensor]()
         generator = torch.Generator().manual_seed(5)
         for step in range(5):
             gradient = torch.randn(workers.layout.numel, generator=generator) ** 5
@@ -101,13 +102,13 @@ def test_a_method_without_kernels_is_noticed() -> None:
 
 
 def test_nobody_asks_for_triton_where_tensors_lie_on_the_host(
-    team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def asked() -> bool:
         raise AssertionError("Triton was asked for")
 
     monkeypatch.setattr(on_device, "_has_triton", asked)
-    workers = team("topk", SHAPES, workers=2)
+    workers = Team("topk", SHAPES, workers=2)
     workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
     with whole_methods(), pytest.raises(AssertionError, match="asked for"):
         workers.step(torch.randn(2, workers.layout.numel).unbind(), 1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors import check
 from gcsim.compressors.registry import check_parameters, compressor_class
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 SHAPES = [(30, 10), (7,), ()]
 N = 308
@@ -57,10 +57,10 @@ def kept_by(slices: list[slice]) -> Tensor:
 @pytest.mark.parametrize(("name", "parameters"), CASES)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_models_and_errors_are_those_of_the_algorithm(
-    team: Any, normal: Draw, name: str, parameters: dict[str, Any], workers: int
+    name: str, parameters: dict[str, Any], workers: int
 ) -> None:
     lr, m = 0.05, parameters.get("momentum", 0.9)
-    crew = team(name, SHAPES, workers=workers, **parameters)
+    crew = Team(name, SHAPES, workers=workers, **parameters)
     one = crew.workers[0]
     naive = Naive(workers, m, lr)
     models = torch.zeros(workers, N).double()
@@ -85,8 +85,8 @@ def test_models_and_errors_are_those_of_the_algorithm(
         torch.testing.assert_close(models.mean(0), sgd, rtol=0, atol=2e-6)
 
 
-def test_with_one_block_of_errors_replicas_meet(team: Any, normal: Draw) -> None:
-    crew = team("cser", SHAPES, workers=3, error_blocks=1, interval=4)
+def test_with_one_block_of_errors_replicas_meet() -> None:
+    crew = Team("cser", SHAPES, workers=3, error_blocks=1, interval=4)
     models = torch.zeros(3, N)
     for t in range(8):
         models += torch.stack(crew.step([normal(N, 10 * t + r) for r in range(3)], t))
@@ -99,11 +99,11 @@ def test_with_one_block_of_errors_replicas_meet(team: Any, normal: Draw) -> None
     [(8, 4, 2, 4), (64, 4, 16, 32), (512, 16, 32, 256), (2048, 8, 256, 1024)],
 )
 def test_the_published_settings_have_the_rates_of_the_formula(
-    team: Any, gradient_blocks: int, error_blocks: int, interval: int, overall: int
+    gradient_blocks: int, error_blocks: int, interval: int, overall: int
 ) -> None:
     # R = 1 / (1/R2 + 1/(H R1)) of the public README's example and of its ImageNet scripts
     n = 2048
-    crew = team(
+    crew = Team(
         "cser", [(n,)], workers=1,
         gradient_blocks=gradient_blocks, error_blocks=error_blocks, interval=interval,
     )  # fmt: skip
@@ -114,10 +114,10 @@ def test_the_published_settings_have_the_rates_of_the_formula(
     assert 4 * n * interval / sent == overall
 
 
-def test_bytes_are_those_of_the_slices(team: Any) -> None:
+def test_bytes_are_those_of_the_slices() -> None:
     # 32 n / R2 bits a step, 32 n / R1 more at a reset; n is a multiple of both
     n = 9600
-    crew = team("cser", [(n,)])
+    crew = Team("cser", [(n,)])
     sent = 0
     for t in range(24):
         crew.step([torch.ones(n)] * 2, t)
@@ -128,9 +128,9 @@ def test_bytes_are_those_of_the_slices(team: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "period"), [("csea", 1), ("cser_pl", 12)])
-def test_the_other_presets_send_a_96th_as_well(team: Any, name: str, period: int) -> None:
+def test_the_other_presets_send_a_96th_as_well(name: str, period: int) -> None:
     n, sent = 9600, 0
-    crew = team(name, [(n,)])
+    crew = Team(name, [(n,)])
     for t in range(period):
         crew.step([torch.ones(n)] * 2, t)
         sent += sum(pair[0] for pair in crew.sent)
@@ -139,12 +139,10 @@ def test_the_other_presets_send_a_96th_as_well(team: Any, name: str, period: int
 
 
 @pytest.mark.parametrize(("n", "blocks"), [(100, 7), (3, 8), (1, 1), (5, 5)])
-def test_blocks_are_chosen_equally_often_and_partition_the_tensor(
-    team: Any, n: int, blocks: int
-) -> None:
+def test_blocks_are_chosen_equally_often_and_partition_the_tensor(n: int, blocks: int) -> None:
     # E|C(v) - v|^2 = (1 - 1/R) |v|^2: each element is kept with probability 1/R.
     draws = 3000
-    crew = team("csea", [(n,)], workers=1, error_blocks=blocks)
+    crew = Team("csea", [(n,)], workers=1, error_blocks=blocks)
     kept = torch.zeros(n)
     seen = set()
     for t in range(draws):

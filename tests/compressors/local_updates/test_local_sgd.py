@@ -18,7 +18,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import create
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf
+from tests.compressors.shared import Team, layout_of, normal
 
 COUNT, N, STEPS = 3, 410, 24
 RATES = [0.05 * (1 + step % 5) / 5 for step in range(STEPS)]
@@ -95,9 +95,7 @@ def by_weights(given: dict[str, Any], gradient: Gradients, fragments: int = 1) -
         {"interval": 4, "inner": "adam", "beta2": 0.99, "outer": {"lr": 0.8}},
     ],
 )
-def test_updates_are_the_optimisers_steps_of_weights(
-    given: dict[str, Any], fragments: int, normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_updates_are_the_optimisers_steps_of_weights(given: dict[str, Any], fragments: int) -> None:
     def gradient(step: int, rank: int) -> Tensor:
         return normal(N, 31 * step + rank)
 
@@ -108,9 +106,7 @@ def test_updates_are_the_optimisers_steps_of_weights(
         torch.testing.assert_close(ours, expected, rtol=0, atol=2e-5)
 
 
-def test_an_outer_rate_of_1_without_momentum_is_the_mean_of_weights(
-    normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_an_outer_rate_of_1_without_momentum_is_the_mean_of_weights() -> None:
     """Weights after a synchronisation: the mean of all workers' heavy-ball steps so far, which is
     the heavy ball of the mean gradient."""
     found, _ = by_updates(
@@ -127,11 +123,11 @@ def test_an_outer_rate_of_1_without_momentum_is_the_mean_of_weights(
         assert (spread < 1e-5) == ((step + 1) % 4 == 0)
 
 
-def test_pytorchs_averager_is_local_sgd(team: Any, normal: Draw) -> None:
+def test_pytorchs_averager_is_local_sgd() -> None:
     """At a constant rate. It averages after the steps start, start + 4, …, with a
     dense start: with start 3 and equal gradients until then, at local SGD's steps."""
-    ours = team("local_sgd", [(N,)], interval=4)
-    theirs = team("torch_post_local_sgd", [(N,)], start=3, interval=4)
+    ours = Team("local_sgd", [(N,)], interval=4)
+    theirs = Team("torch_post_local_sgd", [(N,)], start=3, interval=4)
     for step in range(12):
         given = [normal(N, 2 * step + rank * (step > 3)) for rank in range(2)]
         both = ours.step(given, step), theirs.step(given, step)
@@ -144,7 +140,7 @@ def test_pytorchs_averager_is_local_sgd(team: Any, normal: Draw) -> None:
 @pytest.mark.parametrize(("values", "steps"), [("int8", 127), ("int4", 7)])
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_quantised_outer_gradients_are_right_to_a_step_of_their_norm(
-    values: str, steps: int, fragments: int, normal: Draw, layout_of: LayoutOf
+    values: str, steps: int, fragments: int
 ) -> None:
     """A value is rounded to a neighbouring level, 1 / steps of its bucket's maximum; replicas meet
     at the mean of what was decoded."""
@@ -167,9 +163,7 @@ def test_quantised_outer_gradients_are_right_to_a_step_of_their_norm(
         assert own == (other // 4 * bits + 7) // 8 + 24 * (other > 0)
 
 
-def test_fragments_are_sent_at_equal_distances_and_are_all_of_the_model(
-    normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_fragments_are_sent_at_equal_distances_and_are_all_of_the_model() -> None:
     parameters = LocalSgdParameters.model_validate({"interval": 10, "fragments": 4})
     due = [parameters.due(step) for step in range(20)]
     assert due == 2 * [None, 0, None, None, 1, None, 2, None, None, 3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,9 +23,7 @@ from gcsim.compressors.local_updates.qsparse_local_sgd import (
 )
 from gcsim.compressors.meter import Meter
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, encode_indices
-
-Exchange = Callable[..., list[torch.Tensor]]
+from tests.compressors.shared import encode_indices, layout_of, normal, step_of
 
 
 def workers(count: int = 1, **parameters: Any) -> list[QsparseLocalSgd]:
@@ -41,9 +38,7 @@ def decode(message: torch.Tensor, layout: BucketLayout) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("interval", [1, 3, 4])
-def test_replicas_meet_at_the_synchronised_model(
-    interval: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_replicas_meet_at_the_synchronised_model(interval: int) -> None:
     # x_sync - lr * mean(decoded), with each round's a = e + sum of heavy-ball directions formed
     # independently in float64 from the same gradients, and e from the worker's own message.
     count, n, lr, m = 3, 410, 0.05, 0.9
@@ -77,9 +72,7 @@ def test_replicas_meet_at_the_synchronised_model(
             assert float((replicas[0] - replicas[1]).abs().max()) > 0.01
 
 
-def test_a_local_step_exchanges_nothing_and_returns_heavy_ball_momentum(
-    layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_a_local_step_exchanges_nothing_and_returns_heavy_ball_momentum() -> None:
     # By hand: u = 1, 1.9; the gradient is 1.
     layout, group = layout_of(5), workers(2, interval=3)
     for step, expected in enumerate((1.0, 1.9)):
@@ -93,9 +86,7 @@ def test_a_local_step_exchanges_nothing_and_returns_heavy_ball_momentum(
 
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
-def test_a_message_is_a_contraction_that_quantises_the_largest(
-    norm: str, normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_a_message_is_a_contraction_that_quantises_the_largest(norm: str) -> None:
     # |v - Q(TopK v)|^2 = |rest|^2 + quantisation error <= (1 - k / n + k / n beta) |v|^2, with
     # beta = d / s^2 = 512 / 127^2 = .032 (Alistarh et al., Lemma 3.1; the maximum norm is below).
     values, ratio = normal(20_000), 0.08
@@ -110,7 +101,7 @@ def test_a_message_is_a_contraction_that_quantises_the_largest(
         assert error <= (1 - ratio + ratio * 512 / 127**2) * energy
 
 
-def test_kept_values_are_right_on_average(normal: Draw, layout_of: LayoutOf) -> None:
+def test_kept_values_are_right_on_average() -> None:
     values, draws = normal(600), 300
     layout, (worker,) = layout_of(600), workers(ratio=1.0)
     decoded = torch.stack([decode(worker.encode(values, layout, s), layout) for s in range(draws)])
@@ -123,9 +114,7 @@ def test_kept_values_are_right_on_average(normal: Draw, layout_of: LayoutOf) -> 
 
 
 @pytest.mark.parametrize("coder", list(Coder))
-def test_the_message_has_the_length_of_the_formula(
-    coder: Coder, normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_the_message_has_the_length_of_the_formula(coder: Coder) -> None:
     n, values = 10_000, normal(10_000)
     layout, (worker,) = layout_of(n), workers(indices=coder.name.lower(), ratio=0.08)
     message = worker.encode(values, layout, 0)
@@ -136,9 +125,7 @@ def test_the_message_has_the_length_of_the_formula(
     assert positions == exact.get(coder, positions)
 
 
-def test_the_default_interval_brings_the_volume_to_one_percent(
-    normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_the_default_interval_brings_the_volume_to_one_percent() -> None:
     # .08 (8 + 32/512 + 5.05 Rice bits) / 32 = 3.28 % a round; H = 3 gives 1.09 %, nearest to 1 %.
     n = 1_000_000
     (worker,) = workers()
@@ -165,7 +152,7 @@ def test_replicas_differ_between_and_the_schedule_says_when() -> None:
     assert QsparseLocalSgd.momentum(parameters) == (0.9, False)
 
 
-def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
+def test_damage_is_refused() -> None:
     layout, (worker,) = layout_of(2000), workers()
     message = worker.encode(normal(2000), layout, 0)
     with pytest.raises(InputError):
@@ -201,7 +188,7 @@ def test_presets_of_the_interval_follow_from_the_payload(
     assert QsparseLocalSgd.period(chosen) == steps
 
 
-def test_one_norm_for_all_kept_values_takes_one_word(normal: Draw, layout_of: LayoutOf) -> None:
+def test_one_norm_for_all_kept_values_takes_one_word() -> None:
     layout, (worker,) = layout_of(10_000), workers(bucket=None, indices="raw")
     message = worker.encode(normal(10_000), layout, 0)
     assert message.numel() == HEADER_BYTES + 4 + 800 + 3200  # k (8 + 32) + 32 bits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.low_rank.powersgd import PowerSgd, PowerSgdParameters
 from gcsim.compressors.meter import Meter
-from tests.compressors.shared import BucketOf
-
-Exchange = Callable[..., list[torch.Tensor]]
+from tests.compressors.shared import bucket_of, exchange
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -33,9 +30,7 @@ def mean(buckets: list[Bucket]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_mean_gradient_of_rank_r_is_reproduced_exactly(
-    count: int, bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_a_mean_gradient_of_rank_r_is_reproduced_exactly(count: int) -> None:
     # P = M Q spans M's columns when Q is Gaussian and M has rank r, so P P^T M = M.
     left, right = normal(60, 3), normal(3, 40, seed=1)
     buckets = [bucket_of(left @ (right * (rank + 1.0))) for rank in range(count)]
@@ -43,9 +38,7 @@ def test_a_mean_gradient_of_rank_r_is_reproduced_exactly(
         torch.testing.assert_close(update, mean(buckets), rtol=1e-4, atol=1e-4)
 
 
-def test_warm_start_converges_to_the_best_approximation(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_warm_start_converges_to_the_best_approximation() -> None:
     # With one gradient again and again and no feedback this is subspace iteration: the error
     # tends to that of the truncated singular value decomposition (Eckart and Young).
     left, _ = torch.linalg.qr(normal(40, 40))
@@ -69,7 +62,7 @@ def test_warm_start_converges_to_the_best_approximation(
     assert min(drawn) > 1.01 * best
 
 
-def test_two_thin_messages_carry_everything(bucket_of: BucketOf, exchange: Exchange) -> None:
+def test_two_thin_messages_carry_everything() -> None:
     # 32 r (a + b) bits for the matrices; the rest in full in the first message.
     tensors = [normal(64, 3, 4, 4), normal(64), normal(100, 50), normal(2, 2), normal(1)]
     meter = Meter(2)
@@ -81,9 +74,7 @@ def test_two_thin_messages_carry_everything(bucket_of: BucketOf, exchange: Excha
     assert {first.kind, second.kind} == {"all_reduce"}
 
 
-def test_without_a_matrix_there_is_one_exact_all_reduce(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_without_a_matrix_there_is_one_exact_all_reduce() -> None:
     buckets = [bucket_of(normal(64, seed=s), normal(3, 2, seed=s + 9)) for s in range(2)]
     meter = Meter(2)
     group = workers(2)
@@ -101,14 +92,14 @@ def test_without_a_matrix_there_is_one_exact_all_reduce(
     ((), 1, False),
 ])  # fmt: skip
 def test_only_what_shrinks_by_the_rate_is_compressed(
-    shape: tuple[int, ...], rank: int, compressed: bool, bucket_of: BucketOf
+    shape: tuple[int, ...], rank: int, compressed: bool
 ) -> None:
     (worker,) = workers(rank=rank, min_compression_rate=2.0)
     matrices, others = worker.split(bucket_of(normal(*shape)).layout)
     assert (len(matrices), len(others)) == ((1, 0) if compressed else (0, 1))
 
 
-def test_steps_before_start_are_dense(bucket_of: BucketOf, exchange: Exchange) -> None:
+def test_steps_before_start_are_dense() -> None:
     group = workers(2, start=2)
     buckets = [bucket_of(normal(40, 40, seed=s)) for s in range(2)]
     assert [PowerSgd.phase(group[0].parameters, s) for s in range(3)] == ["dense", "dense", "step"]
@@ -131,9 +122,7 @@ def orthonormal(matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("alternate", [False, True])
 @pytest.mark.parametrize("feedback", [False, True])
-def test_every_step_is_that_of_the_algorithm(
-    alternate: bool, feedback: bool, bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_every_step_is_that_of_the_algorithm(alternate: bool, feedback: bool) -> None:
     # Independent float64 loop over Algorithms 1 and 2, from the first step's Q on.
     count, rank = 3, 2
     group = workers(count, rank=rank, alternate=alternate, error_feedback=feedback)
@@ -169,7 +158,7 @@ def test_every_step_is_that_of_the_algorithm(
         errors = [h - expected if feedback else 0 * h for h in held]
 
 
-def test_alternating_sends_one_factor_a_step(bucket_of: BucketOf, exchange: Exchange) -> None:
+def test_alternating_sends_one_factor_a_step() -> None:
     tensors = [normal(64, 3, 4, 4), normal(64), normal(100, 50)]
     group = workers(2, rank=2, alternate=True)
     sent = []

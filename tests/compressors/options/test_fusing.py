@@ -18,7 +18,7 @@ from gcsim.compressors.registry import create
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, gather_variable
 from gcsim.errors import InputError
 from gcsim.traces.stage1.metered import metered_exchange
-from tests.compressors.shared import Draw, LayoutOf
+from tests.compressors.shared import layout_of, normal
 
 WORKERS = 3
 
@@ -141,9 +141,7 @@ def test_no_exchange_needs_no_collective() -> None:
     assert stop.value.value == []
 
 
-def test_the_meter_counts_a_payload_once_however_many_parts_it_has(
-    layout_of: LayoutOf, normal: Draw
-) -> None:
+def test_the_meter_counts_a_payload_once_however_many_parts_it_has() -> None:
     # Cost of decoding N payloads = fixed + N * per payload: what is metered with two workers must
     # tell that of four, for one exchange and for three side by side.
     def metered(count: int, parts: int) -> Any:

@@ -14,7 +14,7 @@ from gcsim.compressors import check
 from gcsim.compressors.reference import powersgd as torch_powersgd
 from gcsim.compressors.reference.quantization import LEAST_SCALE, ranges, read_ranges
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 from tests.process import OVER_LOOPBACK, printed
 
 WORKER = Path(__file__).with_name("hooks_worker.py")
@@ -55,31 +55,29 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_casts_are_equal_to_the_hooks_bit_for_bit(
-    team: Any, hooks: list[dict[str, Any]], name: str
-) -> None:
-    crew = team(f"torch_{name}", MATRICES)
+def test_casts_are_equal_to_the_hooks_bit_for_bit(hooks: list[dict[str, Any]], name: str) -> None:
+    crew = Team(f"torch_{name}", MATRICES)
     for t, given in enumerate(gradients()):
         for rank, update in enumerate(crew.step(given, t)):
             assert torch.equal(update, hooks[rank][name][t])
         assert crew.sent == [(2 * given[0].numel(),) * 2]  # 16 bits an element
 
 
-def test_a_cast_overflows_before_the_division_could_help(team: Any) -> None:
+def test_a_cast_overflows_before_the_division_could_help() -> None:
     # 1e5 is beyond float16, the mean 5e4 is not: half way between multiples of 32, to even
     given = [torch.tensor([1e5, 6e4]), torch.tensor([0.0, 6e4])]
     with pytest.raises(InputError, match="1 of 2 elements"):
-        team("torch_fp16", [(2,)]).step(given)
-    assert team("fp16", [(2,)]).step(given)[0].tolist() == [49984.0, 6e4]
+        Team("torch_fp16", [(2,)]).step(given)
+    assert Team("fp16", [(2,)]).step(given)[0].tolist() == [49984.0, 6e4]
 
 
 @pytest.mark.parametrize("name", POWER_SGD)
 def test_powersgd_is_equal_to_the_hook_given_its_draws(
-    team: Any, hooks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, name: str
+    hooks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     # To the last bit but for the order of sums in matrix products, which a library may choose
     # differently between processes; an algorithmic difference would be of order 1.
-    crew = team("torch_powersgd", MATRICES, start=START, **POWER_SGD[name])
+    crew = Team("torch_powersgd", MATRICES, start=START, **POWER_SGD[name])
     draws = hooks[0][f"{name} draws"]
     a_step = len(draws) // (STEPS - START if name == "cold" else 1)
 
@@ -96,8 +94,8 @@ def test_powersgd_is_equal_to_the_hook_given_its_draws(
             torch.testing.assert_close(update, hooks[rank][name][t], rtol=2e-5, atol=2e-6)
 
 
-def test_powersgd_takes_three_all_reduces_of_the_hooks_sizes(team: Any) -> None:
-    crew = team("torch_powersgd", SHAPES, start=1, rank=2)
+def test_powersgd_takes_three_all_reduces_of_the_hooks_sizes() -> None:
+    crew = Team("torch_powersgd", SHAPES, start=1, rank=2)
     given = [torch.ones(sum(torch.Size(shape).numel() for shape in SHAPES))] * 2
     crew.step(given, 0)
     assert crew.sent == [(4 * given[0].numel(),) * 2]
@@ -107,8 +105,8 @@ def test_powersgd_takes_three_all_reduces_of_the_hooks_sizes(team: Any) -> None:
     assert crew.sent == [(4 * plain,) * 2, (4 * left,) * 2, (4 * right,) * 2]
 
 
-def test_a_zero_gradient_stays_zero_where_the_hook_divides_by_zero(team: Any) -> None:
-    crew = team("torch_powersgd", [(10, 10)], start=0)
+def test_a_zero_gradient_stays_zero_where_the_hook_divides_by_zero() -> None:
+    crew = Team("torch_powersgd", [(10, 10)], start=0)
     for t in range(3):
         assert not crew.step([torch.zeros(100)] * 2, t)[0].any()
 
@@ -118,10 +116,10 @@ def test_powersgd_with_options_passes_all_checks() -> None:
 
 
 def test_post_local_steps_are_those_of_hook_optimiser_and_averager(
-    team: Any, hooks: list[dict[str, Any]]
+    hooks: list[dict[str, Any]],
 ) -> None:
     # Parameters = -learning rate * sum of updates (SGD from zero), up to float32 rounding.
-    crew = team("torch_post_local_sgd", MATRICES, start=START, interval=PERIOD, momentum=0.9)
+    crew = Team("torch_post_local_sgd", MATRICES, start=START, interval=PERIOD, momentum=0.9)
     parameters = [torch.zeros_like(g) for g in gradients()[0]]
     kinds = []
     for t, given in enumerate(gradients()):
@@ -136,8 +134,8 @@ def test_post_local_steps_are_those_of_hook_optimiser_and_averager(
     )  # between averagings replicas differ
 
 
-def test_post_local_windows_end_with_an_averaging(team: Any) -> None:
-    crew = team("torch_post_local_sgd", [(5,)], start=7, interval=4)
+def test_post_local_windows_end_with_an_averaging() -> None:
+    crew = Team("torch_post_local_sgd", [(5,)], start=7, interval=4)
     cls, parameters = type(crew.workers[0]), crew.workers[0].parameters
     first = cls.warmup_steps(parameters)
     assert [cls.phase(parameters, first + n) for n in range(4)] == ["local"] * 3 + ["averaging"]
@@ -146,35 +144,35 @@ def test_post_local_windows_end_with_an_averaging(team: Any) -> None:
 
 @pytest.mark.parametrize("name", ["pertensor", "perchannel"])
 def test_quantisation_is_equal_to_the_hook_bit_for_bit(
-    team: Any, hooks: list[dict[str, Any]], name: str
+    hooks: list[dict[str, Any]], name: str
 ) -> None:
-    crew = team(f"torch_quantization_{name}", MATRICES)
+    crew = Team(f"torch_quantization_{name}", MATRICES)
     for t, given in enumerate(gradients()):
         for rank, update in enumerate(crew.step(given, t)):
             assert torch.equal(update, hooks[rank][name][t])
 
 
-def test_quantisation_sends_ranges_and_bytes(team: Any, normal: Draw) -> None:
+def test_quantisation_sends_ranges_and_bytes() -> None:
     # 8 n + 64; with rows of 512, one more of them when n is a multiple, as the hook pads
     for n, rows in ((1000, 2), (1024, 3)):
         given = [normal(n, 1)] * 2
-        crew = team("torch_quantization_pertensor", [(n,)])
+        crew = Team("torch_quantization_pertensor", [(n,)])
         crew.step(given)
         assert crew.sent == [(20 + 8,) * 2, (20 + n,) * 2]
-        crew = team("torch_quantization_perchannel", [(n,)])
+        crew = Team("torch_quantization_perchannel", [(n,)])
         crew.step(given)
         assert crew.sent == [(20 + 8 * rows,) * 2, (20 + 512 * rows,) * 2]
 
 
-def test_a_range_holds_zero_and_its_ends(team: Any) -> None:
+def test_a_range_holds_zero_and_its_ends() -> None:
     # By hand: [1, 3] becomes [0, 3]: scale 3 / 255, zero point 0; [-5, 0]: zero point 255.
     scale, zero = ranges(torch.tensor([[1.0, 3.0], [-5.0, -1.0], [0.0, 0.0], [-2.0, 1.0]]))
     torch.testing.assert_close(scale, torch.tensor([3 / 255, 5 / 255, LEAST_SCALE, 3 / 255]))
     assert zero.tolist() == [0, 255, 0, 170]  # 2 / 3 of 255
 
 
-def test_impossible_ranges_are_refused(team: Any) -> None:
-    crew = team("torch_quantization_pertensor", [(3,)], workers=1)
+def test_impossible_ranges_are_refused() -> None:
+    crew = Team("torch_quantization_pertensor", [(3,)], workers=1)
     crew.step([torch.ones(3)])
     sent = crew.listener.received[0][0]
     read_ranges(sent, 3, 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gcsim.compressors.sketching.count_sketch import estimate, sketch
-from tests.compressors.shared import Draw, split_mix
+from tests.compressors.shared import Team, normal, split_mix
 
 
 class Oracle:
@@ -27,10 +27,8 @@ class Oracle:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_tables_and_estimates_are_those_of_the_definition(
-    team: Any, normal: Draw, rows: int
-) -> None:
-    keys = team("count_sketch", [(500,)], rows=rows).workers[0].keys(0)
+def test_tables_and_estimates_are_those_of_the_definition(rows: int) -> None:
+    keys = Team("count_sketch", [(500,)], rows=rows).workers[0].keys(0)
     assert len(set(keys.tolist())) == rows
     oracle, values = Oracle(keys, 40, 500), normal(500)
     table = sketch(values, keys, 40)
@@ -40,13 +38,11 @@ def test_tables_and_estimates_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
-def test_updates_follow_the_published_algorithm_step_by_step(
-    team: Any, normal: Draw, momentum: float
-) -> None:
+def test_updates_follow_the_published_algorithm_step_by_step(momentum: float) -> None:
     # Algorithm 1 of Rothchild et al. with the matrices of the definition, float64.
     n, count = 400, 3
-    given = {"column_ratio": 0.2, "ratio": 0.02, "momentum": momentum}
-    crew = team("count_sketch", [(20, 15), (100,)], workers=count, **given)
+    given: dict[str, Any] = {"column_ratio": 0.2, "ratio": 0.02, "momentum": momentum}
+    crew = Team("count_sketch", [(20, 15), (100,)], workers=count, **given)
     oracle = Oracle(crew.workers[0].keys(0), 80, n)
     moved, error = np.zeros((5, 80)), np.zeros((5, 80))
     for step in range(6):

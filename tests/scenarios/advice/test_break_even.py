@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcsim.scenarios.advice.asked import Asked, Words, asked
 from gcsim.scenarios.advice.break_even import break_even
 from gcsim.scenarios.advice.changes import candidates, changes, limits
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import Question, Words, ask
 from gcsim.scenarios.advice.slowest_link import links_between, slowest_link
 from gcsim.scenarios.findings import FASTEST, SLOWEST
 from gcsim.scenarios.progress import SilentProgress
@@ -33,22 +33,22 @@ LABELS = ("fp16", "PowerSGD rank 4", "Top-k 1 %")
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def question(**words: object) -> Asked:
+def question(**words: object) -> Question:
     alike = {"device": "v100", "nodes": 4, "network": "1 Gbit/s"}
     given = {"model": "lenet", **({} if "group" in words else alike), **words}
-    return asked(None, Words(**given), ["uncertainty.draws=16"])  # type: ignore[arg-type]
+    return ask(None, Words(**given), ["uncertainty.draws=16"])  # type: ignore[arg-type]
 
 
 def at_rate(engine: Engine, rate: float) -> tuple[str, ...]:
     """Settings of a line rate of the slowest link."""
-    link = slowest_link(engine.asked)
+    link = slowest_link(engine.question)
     assert link is not None
     return link.at(rate)
 
 
 def run_with(engine: Engine, overrides: Sequence[str]) -> dict[str, Row]:
     """Rows of a whole run with these settings, and the profiles that the engine has."""
-    scenario = engine.asked.changed(overrides)
+    scenario = engine.question.changed(overrides)
     assert scenario is not None
     profiles: list[TrafficProfile] = []
     for choice in scenario.compressors:
@@ -66,7 +66,7 @@ def test_the_range_holds_the_worlds_break_evens() -> None:
     itself the printed iterations are equal. Of 64 worlds a percentile is a mean of several, and the
     gain a line between two rates."""
     words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
-    engine = Engine(asked(None, words))
+    engine = Engine(ask(None, words))
     (found,) = break_even(engine, ["fp16"], ["fp16"], lambda: None)
     for rate, share in ((found.low, 0.9), (found.rate, None), (found.high, 0.1)):
         assert rate is not None
@@ -86,7 +86,7 @@ def test_worlds_that_change_places_alone_have_a_break_even() -> None:
     """As stated half precision is faster at every rate here; in the medians of the worlds it is
     not at the fastest. The printed iterations are equal at the rate found."""
     words = Words(model="gpt2", device="a100", gpus=8, nodes=2, network="200 Gbit/s")
-    engine = Engine(asked(None, words, ["uncertainty.draws=16"]))
+    engine = Engine(ask(None, words, ["uncertainty.draws=16"]))
     (found,) = break_even(engine, ["fp16"], [], lambda: None)
     assert found.rate is not None
     rows = engine.rows(at_rate(engine, found.rate), draws=True)
@@ -94,11 +94,28 @@ def test_worlds_that_change_places_alone_have_a_break_even() -> None:
     assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.01)
 
 
+def test_a_method_that_pays_on_fast_links_alone_has_its_least_rate() -> None:
+    """Gathered to 16 workers, QSGD's payloads are longer than the dense exchange; Gloo's work on
+    the host, which sets the time of fast links, is less."""
+    words = Words(model="resnet50", device="v100", gpus=4, nodes=4, network="10gbe")
+    gloo = "cluster.collectives.transport=gloo"
+    engine = Engine(ask(None, words, ["uncertainty.draws=16", gloo]))
+    (found,) = break_even(engine, ["QSGD 4 bit"], [], lambda: None)
+    assert found.above
+    assert found.rate is not None
+    link = slowest_link(engine.question)
+    assert link is not None
+    for factor, pays in ((0.5, False), (2, True)):
+        rows = engine.rows(link.at(factor * found.rate), ["QSGD 4 bit"], draws=True)
+        assert rows is not None
+        assert (rows["QSGD 4 bit"].iteration_s < rows["dense"].iteration_s) is pays
+
+
 def test_a_range_beyond_the_rates_tried_is_open() -> None:
     """In more than a tenth of the worlds fp16 pays at the fastest rate too: no rate is the 90th
     percentile, though a smoothed one of the places that lines reach would be."""
     words = Words(model="lenet", device="v100", nodes=2, network="1gbe", batch_size=8)
-    engine = Engine(asked(None, words))
+    engine = Engine(ask(None, words))
     (found,) = break_even(engine, ["fp16"], ["fp16"], lambda: None)
     rows = engine.rows(at_rate(engine, FASTEST), ["fp16"], draws=True)
     assert rows is not None
@@ -111,7 +128,7 @@ def test_a_break_even_beyond_the_rates_tried_is_none() -> None:
     """In half of the worlds TernGrad pays at the fastest rate too."""
     words = Words(model="gpt3_1.3b", device="a100_pcie_40gb", gpus=8, nodes=2, batch_size=4,
                   network="200 Gbit/s", precision="bf16")  # fmt: skip
-    engine = Engine(asked(None, words, ["uncertainty.draws=16"]))
+    engine = Engine(ask(None, words, ["uncertainty.draws=16"]))
     (found,) = break_even(engine, ["TernGrad"], ["TernGrad"], lambda: None)
     assert (found.rate, found.pays, found.high) == (None, True, FASTEST)
     rows = engine.rows(at_rate(engine, FASTEST), ["TernGrad"], draws=True)
@@ -269,11 +286,11 @@ def test_what_is_proposed_can_be_set() -> None:
     for words in ({}, {"nodes": 1, "gpus": 4}, {"device": "cpu_2core"}):
         base = question(**words)
         engine = Engine(replace(base, overrides=(*base.overrides, racks)))
-        proposed = [*candidates(engine.asked)]
+        proposed = [*candidates(engine.question)]
         uplinks = "twice the bandwidth of the racks' uplinks" in {named for named, _, _ in proposed}
         assert uplinks == (engine.scenario.cluster.nodes > 1)
         for _, overrides, _ in proposed:
-            assert engine.asked.changed(overrides) is not None, overrides
+            assert engine.question.changed(overrides) is not None, overrides
 
 
 def test_parts_of_the_time_are_those_of_the_row() -> None:
@@ -289,6 +306,6 @@ def test_parts_of_the_time_are_those_of_the_row() -> None:
 
 def test_one_worker_has_nothing_to_gain_from_the_network() -> None:
     engine = Engine(question(nodes=1))
-    assert slowest_link(engine.asked) is None
+    assert slowest_link(engine.question) is None
     assert not changes(engine, ["fp16"])
     assert not break_even(engine, LABELS, (), lambda: None)

@@ -11,9 +11,9 @@ from itertools import product
 import pytest
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
-from gcsim.scenarios.advice.asked import Words, asked
-from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.engine import Engine, KnownTraffic
 from gcsim.scenarios.advice.per_bucket import can_share, mixed, plan
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.profile import Step
 
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def engine(own_cache: None) -> Engine:
     """ResNet-50, whose traffic comes with gcsim: five buckets on a slow network, one world."""
     words = Words(model="resnet50", device="v100", nodes=4, network="10 Gbit/s")
-    return Engine(asked(None, words, ["uncertainty.draws=0"]))
+    return Engine(ask(None, words, ["uncertainty.draws=0"]))
 
 
-def methods(engine: Engine, *labels: str) -> tuple[list[CompressorChoice], list[Known]]:
+def methods(engine: Engine, *labels: str) -> tuple[list[CompressorChoice], list[KnownTraffic]]:
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     choices = [by_label[label] for label in labels]
     known = [engine.known(choice, engine.scenario) for choice in choices]
@@ -86,7 +86,7 @@ def test_no_plan_is_faster_than_the_one_that_is_found(
 
 
 def test_one_bucket_is_nothing_to_choose_from() -> None:
-    small = Engine(asked(None, Words(model="lenet", device="v100", nodes=4, network="1gbe")))
+    small = Engine(ask(None, Words(model="lenet", device="v100", nodes=4, network="1gbe")))
     assert plan(small, methods(small, "dense", "fp16")[0]) is None
 
 

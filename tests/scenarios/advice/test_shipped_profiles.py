@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.scenarios.advice.asked import Words, asked, name_of, path_of, shipped_profile
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.question import Words, ask, name_of, path_of, shipped_profile
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import traffic_profiles
 from gcsim.scenarios.running.keys import profile_key
@@ -47,7 +47,7 @@ def test_each_file_is_small_and_all_of_them_are() -> None:
 @pytest.mark.parametrize("model", [one.name for one in models()])
 def test_what_advice_compares_is_there(model: str) -> None:
     words = Words(model=model, device="v100", nodes=2, network="1gbe")
-    scenario = asked(None, words, ["training.device_memory=100 TiB"]).scenario
+    scenario = ask(None, words, ["training.device_memory=100 TiB"]).scenario
     for choice in scenario.compressors:
         profile = shipped_profile(scenario, choice)
         assert profile is not None, choice.label
@@ -63,7 +63,7 @@ def test_they_are_what_a_run_measures(
     processors."""
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
     words = Words(model=model, device="v100", nodes=2, network="1gbe")
-    scenario = asked(None, words).scenario
+    scenario = ask(None, words).scenario
     keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     run = traffic_profiles(scenario, keys, use_cache=False, progress=SilentProgress())
     for choice, measured in zip(scenario.compressors, run, strict=True):
@@ -77,7 +77,7 @@ def test_they_are_what_a_run_measures(
 
 def test_a_batch_of_another_size_has_the_same_traffic() -> None:
     words = Words(model="lenet", device="v100", nodes=2, network="1gbe")
-    one, other = (asked(None, replace(words, batch_size=size)).scenario for size in (32, 7))
+    one, other = (ask(None, replace(words, batch_size=size)).scenario for size in (32, 7))
     profile, changed = (shipped_profile(s, s.compressors[0]) for s in (one, other))
     assert profile is not None
     assert changed is not None
@@ -90,7 +90,7 @@ def test_samples_of_another_length_have_the_same_traffic_and_their_own_passes(mo
     """Gradients have the shapes of the tensors, and are drawn; FLOPs are those of the formula."""
     words = Words(model=model, device="b200", nodes=2, network="400gbe", precision="bf16")
     one, other = (
-        asked(None, replace(words, sequence=tokens), ["training.device_memory=1 TiB"]).scenario
+        ask(None, replace(words, sequence=tokens), ["training.device_memory=1 TiB"]).scenario
         for tokens in (None, 512)
     )
     for choice in other.compressors:
@@ -107,7 +107,7 @@ def test_of_code_that_changed_there_is_none_and_it_is_measured(
 ) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     words = Words(model="cnn_digits", device="v100", nodes=2, network="1gbe")
-    question = asked(None, words, ["compressors=[none, fp16]"])
+    question = ask(None, words, ["compressors=[none, fp16]"])
     told: list[str] = []
     engine = Engine(question, tell=told.append)
     assert (engine.came, engine.measured, told) == (("dense", "fp16"), (), [])
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_as_good_as_none(damage: bytes, one_model: Path) -> No
     path.write_bytes(damage)
     shipped.read.cache_clear()
     words = Words(model="cnn_digits", device="v100", nodes=2, network="1gbe")
-    scenario = asked(None, words).scenario
+    scenario = ask(None, words).scenario
     assert shipped_profile(scenario, scenario.compressors[0]) is None
     assert stale(one_model) == [path.name]
 
@@ -181,6 +181,6 @@ def test_the_fit_and_the_model_are_in_the_name(monkeypatch: pytest.MonkeyPatch) 
     names = {
         name_of(model, choice, scenario.buckets) for model in (scenario.model, MODELS["lenet"])
     }
-    monkeypatch.setattr("gcsim.scenarios.advice.asked._fit", lambda: "another")
+    monkeypatch.setattr("gcsim.scenarios.advice.question._fit", lambda: "another")
     names.add(name_of(scenario.model, choice, scenario.buckets))
     assert len(names) == 3

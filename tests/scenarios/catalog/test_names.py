@@ -6,7 +6,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.sections.network_words import network_of
 from gcsim.traces.models.registry import MODELS
 
@@ -374,7 +374,7 @@ def test_an_unknown_model_is_asked_for_by_a_size_that_advice_takes(
     if size is not None:
         assert f"--parameters {size} takes" in str(refused.value)
         words = Words(device="h100", gpus=8, nodes=2, network="400gbe", parameters=size)
-        assert asked(None, words).document.data["model"]
+        assert ask(None, words).document.data["model"]
 
 
 def test_what_a_word_was_read_as_is_noted(caplog: pytest.LogCaptureFixture) -> None:

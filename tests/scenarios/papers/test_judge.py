@@ -31,7 +31,7 @@ def test_without_ties_tau_is_kendalls(found: tuple[float, ...]) -> None:
 
 
 def apart(first: list[float], second: list[float]) -> int:
-    return judge.told_apart([(first, second)])[0]
+    return judge.significant_signs([(first, second)])[0]
 
 
 def test_seeds_tell_two_apart_where_students_t_does() -> None:
@@ -55,15 +55,15 @@ def test_of_many_pairs_each_needs_more(count: int) -> None:
     ties = [([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])] * (count - 1)
     for factor, told in ((1.001, 0), (0.999, 1)):
         shifted = [v - 2.0 + needed / factor for v in first]  # its mean is needed / factor
-        assert judge.told_apart([*ties, (shifted, [0.0] * 3)]) == [0] * (count - 1) + [told]
+        assert judge.significant_signs([*ties, (shifted, [0.0] * 3)]) == [0] * (count - 1) + [told]
 
 
 def test_a_pair_told_apart_leaves_its_share_to_the_next() -> None:
     # Holm's second of two has the whole 10 %: 2.92 standard errors, not the 4.30 of 5 %
     almost = [v - 2.0 + 3.0 / 3**0.5 for v in (1.0, 2.0, 3.0)]  # t = 3.0
     clear = [9.0, 9.1, 9.2]
-    assert judge.told_apart([(almost, [0.0] * 3), (clear, [0.0] * 3)]) == [1, 1]
-    assert judge.told_apart([(almost, [0.0] * 3)] * 2) == [0, 0]
+    assert judge.significant_signs([(almost, [0.0] * 3), (clear, [0.0] * 3)]) == [1, 1]
+    assert judge.significant_signs([(almost, [0.0] * 3)] * 2) == [0, 0]
 
 
 def test_the_same_difference_with_every_seed_is_told_apart_and_none_is_not() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcsim.scenarios.planning.choice import Drawn, Plan
+from gcsim.scenarios.planning.choice import DrawnPoint, Plan
 from gcsim.scenarios.planning.search import Job, Point
 from gcsim.scenarios.result import UncertainInput
 
@@ -21,7 +21,7 @@ EVEN = np.arange(WORLDS) / (WORLDS - 1)
 def point(
     hours: Sequence[float] | Any, price: float, draws: Any = None, link: str = "ten",
     sure: bool = True,
-) -> Drawn:  # fmt: skip
+) -> DrawnPoint:  # fmt: skip
     """Hours by world of machines at a price an hour; `draws` of their network's rate."""
     cluster = SimpleNamespace(network=SimpleNamespace(name=link), device=SimpleNamespace(name="t4"))
     site: Any = SimpleNamespace(price=price, scenario=SimpleNamespace(cluster=cluster))
@@ -33,13 +33,13 @@ def point(
         name="the network's rate", unit="", stated=1.0, low=0.0, high=1.0,
         draws=() if draws is None else tuple(draws), measure="gcsim calibrate link",
     )  # fmt: skip
-    return Drawn(
+    return DrawnPoint(
         point=Point(work=work, choice=nothing, row=nothing, hours=middle, money=middle * price),
         hours=values, inputs=() if draws is None else (given,),
     )  # fmt: skip
 
 
-def plan(*front: Drawn, deadline: float | None = None, budget: float | None = None) -> Plan:
+def plan(*front: DrawnPoint, deadline: float | None = None, budget: float | None = None) -> Plan:
     return Plan(
         job=Job(model="lenet", amount=1.0, batch=1.0), a_sample=1, deadline=deadline,
         budget=budget, front=front, unfit=(), left_out=(), settings=1, simulated=1,
@@ -66,7 +66,7 @@ FAST, MIDDLE, CHEAP = point([1, 2], 50), point([3, 5], 15), point([8, 12], 5)
     ],
 )
 def test_the_choice_follows_deadline_and_budget(
-    deadline: float | None, budget: float | None, expected: Drawn
+    deadline: float | None, budget: float | None, expected: DrawnPoint
 ) -> None:
     found = plan(FAST, MIDDLE, CHEAP, deadline=deadline, budget=budget)
     assert found.choice is expected

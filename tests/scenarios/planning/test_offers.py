@@ -74,7 +74,7 @@ def test_a_node_may_have_several_nics_and_an_nvlink_domain_72_gpus(tmp_path: Pat
         ),
         (HEADER + "h1000,8,4,100gbe,1\n", ":2: error: unknown device 'h1000'", "similar: h100"),
         (HEADER + "a100,8,4,100 gby,1\n", ":2: error: unknown unit 'gby'", "Gbit/s"),
-        (HEADER + "a100,8,4,100gbe,1\n" * 201, "has 201 offers; 200 are allowed", "dearer"),
+        (HEADER + "a100,8,4,100gbe,1\n" * 201, "has 201 offers; 200 are allowed", "cost more"),
     ],
 )
 def test_a_mistake_is_told_with_its_place_and_a_cure(

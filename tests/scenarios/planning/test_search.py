@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.planning.search import HOUR, Job, Point, Search, Site, Work, sizes, undominated
 from gcsim.simulator.training import Strategy
@@ -127,7 +127,7 @@ class Grid(Search):
         draws = np.random.default_rng(len(self.job.model))
         self.table = draws.lognormal(sigma=0.2, size=(10, 50, 4)) * 8
         self.bounds = self.table.min(axis=2) * draws.uniform(0.5, 1, size=(10, 50))
-        self.asked = 0
+        self.question = 0
 
     def works(self, site: Site) -> list[Work]:
         return [
@@ -141,7 +141,7 @@ class Grid(Search):
 
     def points(self, work: Work) -> Iterator[Point]:
         for hours in self.table[work.site.nodes - 1, work.micro_batch] / work.site.nodes**0.5:
-            self.asked += 1
+            self.question += 1
             money = float(hours) * work.site.price
             yield Point(work=work, choice=NOTHING, row=NOTHING, hours=float(hours), money=money)
 
@@ -152,8 +152,8 @@ def test_the_front_is_that_of_two_thousand_settings(name: str) -> None:
     by the bound alone."""
     found = Grid(job=Job(model=name, amount=1.0, batch=1.0), offers=())
     front = found.front()
-    asked = found.asked
-    assert asked < 1000
+    question = found.question
+    assert question < 1000
     points = every(found)
     assert len(points) == 2000
     assert {(one.hours, one.money) for one in front} == naive(points)
@@ -241,7 +241,7 @@ def test_passes_of_half_gradients_are_those_of_advice(device: str, passes: str) 
     half = "training.gradients=bf16"
     job = Job(model="lenet", amount=1e7, batch=4096.0, overrides=(TWO, half))
     (site, *_) = Search(job=job, offers=[offer(device, 1, 2, 1.0)]).sites
-    advised = asked(None, Words(model="lenet", device=device, nodes=2, network="10gbe"), [half])
+    advised = ask(None, Words(model="lenet", device=device, nodes=2, network="10gbe"), [half])
     assert site.scenario.training.precision == advised.scenario.training.precision == passes
 
 

@@ -28,11 +28,6 @@ uncertainty: {discrepancy: false}
 SERVED = "dense, parameter servers"
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def result_of(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(cache))

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.reading.document import read_file
 from gcsim.scenarios.sections.link import carrier
@@ -29,7 +29,7 @@ compressors: [none]
 def test_a_scenario_and_advice_take_the_devices_transport(tmp_path: Path, device: str) -> None:
     usual = "gloo" if catalog.device(device).processor == "cpu" else "nccl"
     scenario = load(tmp_path, TEXT.replace("DEVICE", device))
-    advised = asked(None, Words(model="lenet", device=device, nodes=2, network="10gbe")).scenario
+    advised = ask(None, Words(model="lenet", device=device, nodes=2, network="10gbe")).scenario
     for cluster in (scenario.cluster, advised.cluster):
         assert cluster.collectives.transport == usual
         assert cluster.network == catalog.link("10gbe", usual)

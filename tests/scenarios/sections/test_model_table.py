@@ -226,8 +226,8 @@ def test_a_trace_of_the_same_tensors_serves_a_table(tmp_path: Path) -> None:
     check_trace(load(tmp_path, table, *changes))
     others = {
         table.replace("120x400", "120x401"): "'classifier.fc1.weight' is [120, 400], the table's",
-        table.replace("conv2", "conv3"): "it has a tensor 'features.conv2.weight', the table",
-        table + "extra,3,0\n": "it has no tensor 'extra', the table has",
+        table.replace("conv2", "conv3"): "it has a tensor 'features.conv2.weight', which the table",
+        table + "extra,3,0\n": "it has no tensor 'extra', which the table has",
     }
     for changed, said in others.items():
         with pytest.raises(TraceError, match="not of the scenario's table") as caught:

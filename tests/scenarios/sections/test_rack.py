@@ -12,7 +12,7 @@ import pytest
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.reading.document import write
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import execute
@@ -110,7 +110,7 @@ def test_nics_without_a_channel_are_a_warning(
     text = text.replace("infiniband_ndr", network).replace("node: 8\n  dev", f"node: {nics}\n  dev")
     load(tmp_path, text)
     found = [line for line in warnings(tmp_path, caplog) if "NCCL's channels" in line]
-    assert [line.partition("NCCL's channels use ")[2].split(":")[0] for line in found] == (
+    assert [line.partition("NCCL's channels use only ")[2].split(",")[0] for line in found] == (
         [] if used is None else [str(used)]
     )
     assert all(line.startswith("a.yaml:8:18: warning: cluster.nics_per_node") for line in found)
@@ -129,7 +129,7 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
         (
             "intra_node: nvlink4",
             "intra_node: nvlink4\n  collectives: {all_reduce: nccl_collnet_simple}",
-            "adds: cluster.network: {like: infiniband_ndr, switch_adds: 1}",
+            "sums: cluster.network: {like: infiniband_ndr, switch_adds: 1}",
         ),
         ("nics_per_node: 8", "nics_per_node: 0", "a.yaml:8:18: error: cluster.nics_per_node = 0"),
         ("nics_per_node: 8", "nics_per_node: 33", "cluster.nics_per_node = 33: must be at most 32"),
@@ -137,13 +137,13 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
             "nics_per_node: 8",
             "collectives: {all_reduce: nccl_collnet_simple}",
             "a.yaml:8:29: error: cluster.collectives.all_reduce = 'nccl_collnet_simple': no switch "
-            "of cluster.network (infiniband_ndr) adds; nccl_ring_simple, or a link whose switch "
-            "adds: cluster.network: {like: infiniband_ndr, switch_adds: 1}",
+            "of cluster.network (infiniband_ndr) sums; nccl_ring_simple, or a link whose switch "
+            "sums: cluster.network: {like: infiniband_ndr, switch_adds: 1}",
         ),
         (
             "intra_node: nvlink4",
             "intra_node: pcie5_x16\n  collectives: {all_reduce: nccl_nvls_simple}",
-            "no switch of cluster.intra_node (pcie5_x16) adds; nccl_ring_simple, or a link whose "
+            "no switch of cluster.intra_node (pcie5_x16) sums; nccl_ring_simple, or a link whose "
             "switch sums: cluster.intra_node: nvlink4",
         ),
         (
@@ -191,7 +191,7 @@ def test_what_would_have_a_switch_that_adds_is_a_link_of_the_board(
     )
     chosen = f"intra_node: {bus}\n  collectives: {{all_reduce: nccl_nvls_simple}}"
     (found,) = problems(tmp_path, text.replace("intra_node: nvlink4", chosen))
-    assert found.endswith(f"adds; nccl_ring_simple, or {hint}")
+    assert found.endswith(f"sums; nccl_ring_simple, or {hint}")
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_boards_on_pcie_with_a_bridge_or_of_a_group_have_their_own(tmp_path: Pat
 
 
 def test_one_box_needs_neither_nodes_nor_a_network() -> None:
-    box = asked(None, Words(model="gpt2", device="h100", gpus=8), called=str).scenario.cluster
+    box = ask(None, Words(model="gpt2", device="h100", gpus=8), called=str).scenario.cluster
     assert (box.nodes, box.devices_per_node, box.intra_node.name) == (1, 8, "nvlink4")
     with pytest.raises(InputError, match="nodes: error: missing"):
-        asked(None, Words(model="gpt2", device="h100", gpus=8, network="25gbe"), called=str)
-    rack = asked(None, Words(model="gpt2", device="h100", gpus=8, nodes=2, nics=8, network="25gbe"))
+        ask(None, Words(model="gpt2", device="h100", gpus=8, network="25gbe"), called=str)
+    rack = ask(None, Words(model="gpt2", device="h100", gpus=8, nodes=2, nics=8, network="25gbe"))
     assert rack.scenario.cluster.network.bandwidth == Fraction(25 * 10**9)

@@ -79,5 +79,5 @@ def recorded(tmp_path: Path, name: str) -> Path:
 def test_a_recording_is_of_the_model_that_it_names(tmp_path: Path) -> None:
     """Its name alone says nothing: count, names and shapes of its tensors do."""
     check_trace(load_scenario(recorded(tmp_path, "lenet")))
-    with pytest.raises(InputError, match="than the model: it has a tensor"):
+    with pytest.raises(InputError, match="not of the scenario's model: it has a tensor"):
         check_trace(load_scenario(recorded(tmp_path, "resnet20_cifar10")))

@@ -522,7 +522,7 @@ def test_copies_over_a_link_that_changes_with_time_are_refused(tmp_path: Path) -
     load(tmp_path, text)  # host_staging: false
     assert problems(tmp_path, text, "cluster.collectives.host_staging=true") == [
         "a.yaml:12:3: error: cluster.intra_node: pcie3_x16, changed changes over time, but "
-        "copies between device and host do not; leave trace and grant out, or set "
+        "copies between device and host cannot; leave trace and grant out, or set "
         "cluster.collectives.host_staging to false"
     ]
 

@@ -31,7 +31,7 @@ from gcsim.scenarios.sweeps.grid import named, points, read_grid, split, written
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.store import read_sweep
 from gcsim.scenarios.sweeps.sweep import Stage1
-from gcsim.scenarios.sweeps.tasks import Done, Failure, Outcome, Task, failure
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, PointOutput, Task, failure
 from tests.process import printed
 
 SCENARIO = """\
@@ -50,11 +50,6 @@ NETWORK: dict[str, list[Any]] = {
     "cluster.network.bandwidth": ["1 Gbit/s", "25 Gbit/s"],
     "cluster.nodes": [2, [1, 8]],
 }
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(autouse=True)
@@ -449,7 +444,7 @@ def test_a_worker_that_dies_fails_its_task_alone(deadly: Callable[[str], Task]) 
         outcome = outcomes[number]
         assert isinstance(outcome, Failure)
         assert (said in outcome.problems[0].message, outcome.is_bug) == (True, bug)
-    assert isinstance(outcomes[len(DEEDS)], Done)
+    assert isinstance(outcomes[len(DEEDS)], PointOutput)
 
 
 def test_jobs_by_default_are_no_more_than_cores() -> None:

@@ -25,7 +25,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained import make_shipped, search, study
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import Run
-from gcsim.scenarios.trained.search import WIDER, Tried, train_all
+from gcsim.scenarios.trained.search import WIDER, MethodTraining, train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training import shipped
 from gcsim.traces.training.plan import Plan
@@ -89,7 +89,7 @@ def test_of_all_shipped_trajectories_what_is_reached_holds_to_the_end() -> None:
 # --- learning rates ------------------------------------------------------------------------------
 
 
-def rates_tried(folder: Path, values: Sequence[float], *changes: str) -> Tried:
+def rates_tried(folder: Path, values: Sequence[float], *changes: str) -> MethodTraining:
     grid = f"train.learning_rate={{values: {list(values)}}}"
     scenario = loaded(folder, grid, "compressors=[none]", "train.seeds=1", *changes)
     (found,) = train_all(scenario, progress=SilentProgress())
@@ -404,7 +404,7 @@ def test_where_dense_training_misses_the_target_with_a_seed_a_range_has_no_upper
     """Over a run that never gets there a speedup has no bound: null in JSON, inf in the table."""
     known = study.ends_of
 
-    def missed(plan: Plan, one: Tried, level: float) -> list[int | None]:
+    def missed(plan: Plan, one: MethodTraining, level: float) -> list[int | None]:
         ends = known(plan, one, level)
         return [None, *ends[1:]] if one.choice.kind == "none" else ends
 

@@ -25,7 +25,7 @@ from gcsim.scenarios.trained.horizon import (
     telling,
     too_short,
 )
-from gcsim.scenarios.trained.known import with_trained
+from gcsim.scenarios.trained.known import with_training_results
 from gcsim.scenarios.trained.study import train
 
 TEXT = """
@@ -162,7 +162,7 @@ def test_a_short_training_has_a_row_and_no_verdict(
     assert WHY in page
     for heading in ("delays", "iteration [ms]", "sent [MB]", "learning rate"):
         assert f">{heading}</th>" in page
-    predicted = with_trained(scenario, run(replace(scenario, train=None), cache=False))
+    predicted = with_training_results(scenario, run(replace(scenario, train=None), cache=False))
     trained = {row.label for row in predicted.rows if row.seeds_trained}
     assert trained == {"dense", "long", "ef_signsgd"}
     said = " ".join(plain(answer_of(predicted, 200, full=True), 200).split())

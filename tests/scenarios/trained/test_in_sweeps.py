@@ -15,7 +15,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sweeps.store import read_sweep
 from gcsim.scenarios.sweeps.sweep import execute, prepare
 from gcsim.scenarios.sweeps.tasks import Judge
-from gcsim.scenarios.trained.known import Trainings
+from gcsim.scenarios.trained.known import TrainingJudge
 
 SOME = {  # shipped trajectories; the variance-based method's traffic falls over its training
     "compressors": "[none, fp16, {kind: ef_signsgd}, {kind: variance}]",
@@ -49,7 +49,7 @@ def test_a_point_without_a_training_that_is_known_by_now_is_run_again(tmp_path: 
     plan = prepare("digits_8", GRID, overrides=SOME)
     before = execute(plan, tmp_path, judge=Judge)
     assert not any(row.seeds_trained for row in before.rows)
-    after = execute(plan, tmp_path, judge=Trainings, tell=told.append)
+    after = execute(plan, tmp_path, judge=TrainingJudge, tell=told.append)
     assert all(row.seeds_trained for row in after.rows)
-    execute(plan, tmp_path, judge=Trainings, tell=told.append)
+    execute(plan, tmp_path, judge=TrainingJudge, tell=told.append)
     assert told == [f"2 of 2 points are done already, in {tmp_path}"]

@@ -54,11 +54,6 @@ train:
 """
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("trained")
-
-
 @pytest.fixture(autouse=True)
 def _kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(cache))

@@ -16,7 +16,7 @@ from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_cl
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
 from gcsim.scenarios.trained import make_shipped
-from gcsim.scenarios.trained.known import with_trained
+from gcsim.scenarios.trained.known import with_training_results
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import COMPRESSED
 from gcsim.scenarios.trained.study import train
@@ -117,7 +117,7 @@ def test_a_method_that_hardly_compresses_has_no_steps_no_speedup_and_no_verdict(
         shown = figure(result).axes[0].get_legend_handles_labels()[1]
         assert not {*shown} & {*LATE}
     assert "not trained: compression begins at step 1000" in str(training_page(result, "train"))
-    predicted = with_trained(scenario, run(replace(scenario, train=None), cache=False))
+    predicted = with_training_results(scenario, run(replace(scenario, train=None), cache=False))
     assert {row.label for row in predicted.rows if row.seeds_trained} == {*rows} - {*LATE}
 
 

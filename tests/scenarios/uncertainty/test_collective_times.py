@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
 from gcsim.scenarios.uncertainty.drawn import Drawn
-from gcsim.scenarios.uncertainty.figures import uncertain_inputs
+from gcsim.scenarios.uncertainty.figures import Column, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import cluster_in, draw, moves_links
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from tests.simulator.test_predict import COMPUTE
@@ -38,18 +40,36 @@ def test_times_are_those_of_the_simulation_of_each_world(changes: list[str], mos
     and Gloo's rings change paths, each world is simulated (1e-5: all segments of a ring as long).
     NCCL's ring and its tree are two such planes, each world in its own. What else changes paths (a
     bus that is slower than the network in some worlds) is interpolated."""
-    base = ["cluster.devices_per_node=2", f"cluster.nodes={NODES}"]
+    for found, exact in in_worlds(changes, NODES, RECORDS):
+        assert exact.max() > 1.1 * exact.min()  # worlds differ
+        assert found == pytest.approx(exact, rel=most)
+
+
+def test_each_size_has_the_ring_or_the_tree_that_nccl_takes_for_it() -> None:
+    """Over slow uplinks a tree takes up to twice a ring's time, and a world's tuner changes from
+    the one to the other between the sizes that are simulated."""
+    racks = "cluster.racks={nodes: 2, uplink: 1gbe}"
+    changes = ["cluster.collectives.transport=nccl", "cluster.device=v100", racks]
+    sizes = [1 << power for power in range(20, 27)]
+    records = [CollectiveRecord(kind="all_reduce", sent=(n, n), element=4) for n in sizes]
+    for found, exact in in_worlds(changes, 8, records):
+        assert found == pytest.approx(exact, rel=0.01)
+
+
+def in_worlds(
+    changes: Sequence[str], nodes: int, records: Sequence[CollectiveRecord]
+) -> Iterator[tuple[Column, Column]]:
+    """Times of each record in drawn worlds, and the simulations of these."""
+    base = ["cluster.devices_per_node=2", f"cluster.nodes={nodes}"]
     scenario = load_scenario("lenet_2node", [*base, *changes])
     inputs = uncertain_inputs(scenario.cluster, scenario.training, {"stated": COMPUTE})
     inputs = [one for one in inputs if moves_links(one)]
     assert len(inputs) >= 2
     worlds = draw(inputs, 64, seed=0).with_stated(inputs)
-    clusters = [with_nodes(cluster_in(world, scenario.cluster, inputs), NODES) for world in worlds]
+    clusters = [with_nodes(cluster_in(world, scenario.cluster, inputs), nodes) for world in worlds]
     drawn = Drawn(scenario.cluster, scenario.training, inputs, worlds)
-    times = CollectiveTimes(drawn, NODES, RECORDS)
+    times = CollectiveTimes(drawn, nodes, records)
     nothing, together = np.zeros(len(worlds)), np.zeros(clusters[0].workers, dtype=np.int64)
-    for record in RECORDS:
-        found = times(record, 0, nothing)
-        exact = np.array([CollectiveMemo(one)(record, together, 0).max() for one in clusters])
-        assert exact.max() > 1.1 * exact.min()  # worlds differ
-        assert found == pytest.approx(exact, rel=most)
+    for record in records:
+        exact = [CollectiveMemo(one)(record, together, 0).max() for one in clusters]
+        yield times(record, 0, nothing), np.array(exact)

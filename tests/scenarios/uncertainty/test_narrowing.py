@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gcsim.cli.app import _command
-from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.changes import candidates
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
@@ -61,9 +61,7 @@ def test_inputs_of_shipped_scenarios_can_be_narrowed(name: str) -> None:
     path = shipped_scenarios()[name]
     scenario = load_scenario(path)
     check(scenario, path, ())
-    for _, settings, _ in candidates(
-        asked(str(path), Words())
-    ):  # what advice changes in their place
+    for _, settings, _ in candidates(ask(str(path), Words())):  # what advice changes in their place
         load_scenario(path, settings)
 
 

@@ -31,15 +31,11 @@ from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipel
 from gcsim.simulator.collectives.servers.parameter_server import parameter_server
 from gcsim.simulator.collectives.staging import copy_times
 from tests.simulator import world
-from tests.simulator.world import BUS, NETWORK, gather, reduce
+from tests.simulator.world import BUS, NETWORK, gather, reduce, zeros
 
 
 def cluster(nodes: int, devices: int = 2, **chosen: Any) -> Cluster:
     return world.cluster(nodes, devices, **{"servers": 1, **chosen})
-
-
-def zeros(ranks: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.zeros(ranks, dtype=np.int64)
 
 
 def push(nbytes: int, pulled: int) -> CollectiveRecord:

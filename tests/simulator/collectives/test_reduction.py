@@ -29,16 +29,12 @@ from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.training import Training
 from tests.simulator.one_bucket import COMPUTE, one_bucket
-from tests.simulator.world import NETWORK, cluster
+from tests.simulator.world import NETWORK, cluster, reduce
 
 RATE = Fraction(40 * 10**9)
 """25 ps a byte."""
 GAMMA = 25
 REDUCING = [name for kind, name in ALGORITHMS if kind == "all_reduce" and "nccl" not in name]
-
-
-def reduce(nbytes: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * 4, element=4)
 
 
 def at(rate: Fraction | None) -> Sums:

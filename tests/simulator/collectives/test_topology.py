@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
     AllReduceAlgorithm,
@@ -26,19 +25,11 @@ from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, share_link
 from gcsim.simulator.network.rate_trace import RateTrace
-from tests.simulator.world import BUS, NETWORK, cluster
+from tests.simulator.world import BUS, NETWORK, cluster, reduce, zeros
 
 SLOW = replace(NETWORK, name="slow", bandwidth=Fraction(125_000_000))
 ALPHA, BETA = 50_000_000, 800
 """Picoseconds, and picoseconds a byte, of the network."""
-
-
-def zeros(ranks: int) -> Times:
-    return np.zeros(ranks, dtype=np.int64)
-
-
-def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=element)
 
 
 GATHER = CollectiveRecord(kind="all_gather", sent=(30_000, 10_000, 77))

@@ -22,7 +22,7 @@ from gcsim.compressors.queued import Queued, variant
 from gcsim.errors import InternalError
 from gcsim.scenarios.uncertainty.kernel_use import counts
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.devices.clocks import UNHIDDEN, Clocks, as_timed, fitted_clocks, together
+from gcsim.simulator.devices.clocks import UNHIDDEN, Clocks, as_timed, combined_time, fitted_clocks
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
 from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
@@ -365,11 +365,11 @@ def test_on_a_gpu_the_longer_clock_hides_most_of_the_shorter() -> None:
     assert seconds(gpu, few) == launch + 1 + UNHIDDEN * Fraction(20e-6)
     # five launches of 200 us to queue
     assert seconds(gpu, many) == 5 * Fraction(200e-6) + UNHIDDEN * (5 * launch + 7 * byte)
-    # together: 6 launches of 3 us and a second of bytes hide most of 1.02 ms of queueing
+    # combined: 6 launches of 3 us and a second of bytes hide most of 1.02 ms of queueing
     queued = 5 * Fraction(200e-6) + Fraction(20e-6)
     assert seconds(gpu, few, many) == 6 * launch + (7 * 10**9 + 7) * byte + UNHIDDEN * queued
     host, kernels = np.array([3.0, 1.0]), np.array([1.0, 2.0])
-    assert together(host, kernels) == pytest.approx([3.35, 2.35])
+    assert combined_time(host, kernels) == pytest.approx([3.35, 2.35])
 
 
 def test_a_kernel_takes_its_host_the_launches_operators_and_waits_of_the_table() -> None:
@@ -434,7 +434,7 @@ def test_factors_of_a_stage_are_those_that_made_its_times() -> None:
     """At 1 MB it waits for the host, at 1 GB for the device; a length alone tells one of them."""
     lengths = [(1e-3, 1e-5), (1e-3, 1e-4), (1e-3, 1e-3), (1e-3, 1e-2)]
     stages = [
-        ([(host, kernels)], float(together(np.array(1.2 * host), np.array(0.5 * kernels))))
+        ([(host, kernels)], float(combined_time(np.array(1.2 * host), np.array(0.5 * kernels))))
         for host, kernels in lengths
     ]
     found = fitted_clocks(stages)

@@ -19,7 +19,7 @@ from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link, SizeFactor, Uplink
 from gcsim.simulator.network.paths import across_uplink, path, share_link
-from tests.simulator.world import PS
+from tests.simulator.world import PS, times
 
 FAST = Link(name="fast", bandwidth=Fraction(10**10), latency=3 * PS)
 SLOW = Link(name="slow", bandwidth=Fraction(10**9), latency=7 * PS)
@@ -27,10 +27,6 @@ BUS = Link(name="bus", bandwidth=Fraction(10**11), latency=PS)
 AIR = replace(FAST, name="air", shared=True)
 
 Ranks = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-def ranks(*values: int) -> Ranks:
-    return np.array(values, dtype=np.int64)
 
 
 def messages(
@@ -54,9 +50,9 @@ def test_whole_numbers_are_scaled_as_python_rounds_fractions(
 ) -> None:
     exact = [round(Fraction(value * over + base, under)) for value in values]
     if max(exact) < 2**62:
-        assert scaled(ranks(*values), over, under, base).tolist() == exact
+        assert scaled(times([*values]), over, under, base).tolist() == exact
         each = np.array([over] * len(values)), np.array([under] * len(values))
-        assert scaled(ranks(*values), *each, np.array([base] * len(values))).tolist() == exact
+        assert scaled(times([*values]), *each, np.array([base] * len(values))).tolist() == exact
 
 
 @st.composite
@@ -89,11 +85,11 @@ def test_a_table_says_what_its_links_say(
     for asked in (sizes, sizes[0]):
         each = [asked] * len(sizes) if isinstance(asked, int) else asked
         pairs = list(zip(chosen, each, strict=True))
-        given_ = asked if isinstance(asked, int) else ranks(*asked)
+        given_ = asked if isinstance(asked, int) else times([*asked])
         serialization = [link.serialization(size) for link, size in pairs]
-        assert table.serialization(ranks(*kinds), given_).tolist() == serialization
+        assert table.serialization(times([*kinds]), given_).tolist() == serialization
         latency = [link.latency_for(size) for link, size in pairs]
-        assert table.latency(ranks(*kinds), given_).tolist() == latency
+        assert table.latency(times([*kinds]), given_).tolist() == latency
 
 
 def test_times_beyond_the_clock_are_refused() -> None:
@@ -101,39 +97,39 @@ def test_times_beyond_the_clock_are_refused() -> None:
         table = LinkTable()
         for number in range(copies):
             table.add(replace(SLOW, bandwidth=Fraction(1, 10 + number)))
-        for nbytes in (10**9, ranks(10**9)):
+        for nbytes in (10**9, times([10**9])):
             with pytest.raises(InputError, match="clock"):
-                table.serialization(ranks(0), nbytes)
+                table.serialization(times([0]), nbytes)
 
 
 def test_messages_share_the_cards_of_their_nodes() -> None:
     # Nodes of three. Ranks 0 and 1 leave by node 0's NIC, rank 3 by node 1's; 2 stays inside.
     fabric = Fabric(nodes=2, devices=3, nics=[FAST, FAST], buses=[BUS])
-    serialization, latency = messages(fabric, ranks(0, 1, 2, 3), ranks(3, 4, 0, 2), 10**6)
+    serialization, latency = messages(fabric, times([0, 1, 2, 3]), times([3, 4, 0, 2]), 10**6)
     assert serialization == [2 * 10**8, 2 * 10**8, 10**7, 10**8]
     assert latency == [3, 3, 1, 3]
     # Two messages from different nodes reach node 2 by one NIC.
     fabric = Fabric(nodes=3, devices=2, nics=[FAST], buses=[BUS])
-    serialization, _ = messages(fabric, ranks(0, 2, 4), ranks(4, 5, 1), 10**6)
+    serialization, _ = messages(fabric, times([0, 2, 4]), times([4, 5, 1]), 10**6)
     assert serialization == [2 * 10**8, 2 * 10**8, 10**8]
 
 
 def test_several_messages_of_one_rank_share_its_links_one_by_one() -> None:
     fabric = Fabric(nodes=2, devices=3, nics=[FAST], buses=[BUS])
-    serialization, _ = messages(fabric, ranks(0, 0, 0, 1), ranks(1, 2, 3, 0), 10**6)
+    serialization, _ = messages(fabric, times([0, 0, 0, 1]), times([1, 2, 3, 0]), 10**6)
     assert serialization == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
 
 
 def test_a_path_is_as_fast_as_its_slower_end() -> None:
     fabric = Fabric(nodes=2, devices=1, nics=[FAST, SLOW], buses=[BUS])
-    serialization, latency = messages(fabric, ranks(0, 1), ranks(1, 0), 10**6)
+    serialization, latency = messages(fabric, times([0, 1]), times([1, 0]), 10**6)
     assert serialization == [10**9] * 2
     assert latency == [5, 5]
 
 
 def test_devices_on_one_bus_share_it_both_ways() -> None:
     fabric = Fabric(nodes=2, devices=3, nics=[FAST], buses=[BUS], shared_bus=True)
-    serialization, _ = messages(fabric, ranks(0, 1, 2, 3), ranks(1, 0, 3, 4), 10**6)
+    serialization, _ = messages(fabric, times([0, 1, 2, 3]), times([1, 0, 3, 4]), 10**6)
     assert serialization == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
 
 
@@ -141,30 +137,30 @@ def test_messages_between_racks_share_the_uplinks() -> None:
     racks = Racks(nodes=2, uplink=SLOW)
     fabric = Fabric(nodes=6, devices=1, nics=[FAST], buses=[BUS], racks=racks)
     # Two messages leave rack 0, two reach rack 2, and 4 stays in it; two reach node 5.
-    serialization, latency = messages(fabric, ranks(0, 1, 2, 4), ranks(2, 4, 5, 5), 10**6)
+    serialization, latency = messages(fabric, times([0, 1, 2, 4]), times([2, 4, 5, 5]), 10**6)
     assert serialization == [2 * 10**9, 2 * 10**9, 2 * 10**9, 2 * 10**8]
     assert latency == [3 + 7, 3 + 7, 3 + 7, 3]
 
 
 def test_a_message_between_stations_crosses_the_air_twice() -> None:
     fabric = Fabric(nodes=3, devices=1, nics=[AIR], buses=[BUS])
-    serialization, _ = messages(fabric, ranks(0), ranks(1), 10**6)
+    serialization, _ = messages(fabric, times([0]), times([1]), 10**6)
     assert serialization == [2 * 10**8]
-    serialization, _ = messages(fabric, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
+    serialization, _ = messages(fabric, times([0, 1, 2]), times([1, 2, 0]), 10**6)
     assert serialization == [6 * 10**8] * 3
     # A node on a cable is at the other side of the access point.
     mixed = Fabric(nodes=3, devices=1, nics=[AIR, AIR, FAST], buses=[BUS])
-    serialization, _ = messages(mixed, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
+    serialization, _ = messages(mixed, times([0, 1, 2]), times([1, 2, 0]), 10**6)
     assert serialization == [4 * 10**8] * 3
 
 
 def test_devices_share_each_leg_of_an_access_link() -> None:
     access = replace(FAST, up=Uplink(bandwidth=Fraction(10**9), latency=20 * PS))
     fabric = Fabric(nodes=2, devices=2, nics=[access, FAST], buses=[BUS])
-    serialization, latency = messages(fabric, ranks(0, 1), ranks(2, 3), 10**6)
+    serialization, latency = messages(fabric, times([0, 1]), times([2, 3]), 10**6)
     assert serialization == [2 * 10**9] * 2
     assert latency == [20 + 2] * 2  # 21.5
-    serialization, latency = messages(fabric, ranks(2, 3), ranks(0, 1), 10**6)
+    serialization, latency = messages(fabric, times([2, 3]), times([0, 1]), 10**6)
     assert serialization == [2 * 10**8] * 2
     assert latency == [4, 4]  # 1.5 + 3
 
@@ -175,7 +171,8 @@ def test_a_protocol_takes_its_share_of_every_path() -> None:
     )
     racks = Racks(nodes=1, uplink=SLOW)
     fabric = Fabric(nodes=2, devices=2, nics=[FAST], buses=[BUS], racks=racks)
-    serialization, latency = messages(fabric.with_framing(framing), ranks(0, 1), ranks(1, 2), 10**6)
+    framed = fabric.with_framing(framing)
+    serialization, latency = messages(framed, times([0, 1]), times([1, 2]), 10**6)
     assert serialization == [2 * 10**7, 2 * 10**9]
     assert latency == [1 + 5, 3 + 7 + 11]
 
@@ -219,7 +216,7 @@ def test_the_slowest_link_on_the_way_is_the_path(
 ) -> None:
     p = kinds["nodes"] * kinds["devices"]
     step = data.draw(st.integers(1, max(1, p - 1)))
-    senders = ranks(*range(p)) if p > 1 else ranks()
+    senders = times([*range(p)]) if p > 1 else times([])
     receivers = (senders + step) % p
     sizes = nbytes + senders
     with pytest.MonkeyPatch.context() as patch:
@@ -277,8 +274,8 @@ def test_a_message_has_the_least_share_of_all_switches_on_its_way(
             slowest = max(slowest, nbytes / (cable.bandwidth * cables * min(of_all)))
             latency += cable.latency
         expected.append((round(slowest / PS), round(latency / PS)))
-    senders = ranks(*(sender for sender, _ in pairs))
-    receivers = ranks(*(receiver for _, receiver in pairs))
+    senders = times([*(sender for sender, _ in pairs)])
+    receivers = times([*(receiver for _, receiver in pairs)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(round_paths, "MANY", many)
         alike = replace(racks, pod=nodes), replace(racks, pod=None, pod_uplink=None)
@@ -294,7 +291,7 @@ def test_a_message_has_the_least_share_of_all_switches_on_its_way(
 def test_a_rank_is_ready_when_its_message_has_left_and_the_other_was_added() -> None:
     fabric = Fabric(nodes=3, devices=1, nics=[FAST], buses=[BUS])
     cost = Fraction(5, 10**12)  # 100 ps a byte on the link, 5 ps to add
-    ready = fabric.exchange(ranks(0, 50, 9), ranks(0, 1), ranks(1, 0), ranks(10, 1), cost)
+    ready = fabric.exchange(times([0, 50, 9]), times([0, 1]), times([1, 0]), times([10, 1]), cost)
     assert ready.tolist() == [max(1000, 153) + 5, max(150, 1003) + 50, 9]
 
 

@@ -14,6 +14,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.network import jitter_draws
 from gcsim.simulator.network.jitter import JitterDraws, collective_key, draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Loss
+from tests.compressors.shared import split_mix
 
 MS = Fraction(1, 1000)
 PLAIN = Link(name="plain", bandwidth=Fraction(10**9), latency=50 * MS)
@@ -39,22 +40,11 @@ def drawn(one: Link, *, nbytes: int = 1000, key: int = 0, rank: int = 0) -> NDAr
 # ---- one after the other, in plain Python, from the description
 
 
-MASK = 2**64 - 1
-
-
-def bits(key: int, index: int) -> int:
-    """SplitMix64 (Steele, Lea, Flood 2014)."""
-    z = key + (index + 1) * 0x9E3779B97F4A7C15 & MASK
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
-    return z ^ z >> 31
-
-
 def expected(one: Link, nbytes: int, key: int, message: int, rank: int) -> float:
     """Seconds, with the machine's functions and scipy's normal quantile."""
 
     def fraction(purpose: int) -> float:
-        return (bits(bits(key, 2**16 * rank + purpose), message) >> 11) / 2**53
+        return (split_mix(split_mix(key, 2**16 * rank + purpose), message) >> 11) / 2**53
 
     late = 0.0
     for i, jitter in enumerate(one.jitter):

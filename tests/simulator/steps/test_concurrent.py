@@ -39,7 +39,7 @@ from gcsim.simulator.steps.events.message_ring import (
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 from tests.simulator import world
-from tests.simulator.world import PS
+from tests.simulator.world import PS, gather
 
 Program = Iterator[Callable[[], bool]]
 
@@ -256,10 +256,6 @@ def all_reduce(nbytes: int, element: int = 1) -> CollectiveRecord:
     return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * 4, element=element)
 
 
-def all_gather(*sent: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_gather", sent=sent)
-
-
 def plan_of(records: list[CollectiveRecord], gaps: list[int]) -> StepPlan:
     """Collective k is asked for when gaps 0 to k are over, at each rank's pace."""
     nothing = Job(kind="encode", name="encode", duration=0)
@@ -360,7 +356,7 @@ def test_any_collectives_are_the_message_by_message_simulation(
     gaps = data.draw(st.lists(st.integers(0, 60), min_size=count, max_size=count))
     factor = st.sampled_from([1.0, 1.0, 2.0, 0.5])
     slowdowns = data.draw(st.lists(factor, min_size=ranks, max_size=ranks))
-    records = [all_gather(number + 1) for number in range(count)]
+    records = [gather(number + 1) for number in range(count)]
     of = dict(zip(records, chosen, strict=True))
 
     def alone(number: int, starts: list[int]) -> list[int]:
@@ -420,7 +416,7 @@ def test_a_collective_on_its_own_is_what_its_kernel_says(
 ) -> None:
     chosen = cluster(nodes, devices, collectives=collectives, sums=sums, host=host)
     ranks = chosen.workers
-    record = all_reduce(sizes[0], element) if kind == "all_reduce" else all_gather(*sizes)
+    record = all_reduce(sizes[0], element) if kind == "all_reduce" else gather(*sizes)
     factor = st.sampled_from([1.0, 1.5, 3.0, 0.25])
     slowdowns = data.draw(
         st.one_of(
@@ -525,7 +521,7 @@ def test_on_links_that_change_over_time_absolute_time_counts(collectives: Collec
 
 
 def test_what_is_no_ring_runs_alone_and_nothing_beside_it() -> None:
-    records = [all_gather(1), all_gather(2), all_gather(3)]
+    records = [gather(1), gather(2), gather(3)]
     ring = RingProgram(
         pieces=np.full((3, 1), 100),
         phases=((0, 2),),

@@ -34,13 +34,13 @@ from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.statistics import grouped
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Findings, Pair, Verdict
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.papers.judge import LEVEL, told_apart
+from gcsim.scenarios.papers.judge import LEVEL, significant_signs
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained import make_shipped
 from gcsim.scenarios.trained.evidence import Published as Finding
 from gcsim.scenarios.trained.evidence import published
 from gcsim.scenarios.trained.runs import plan_of
-from gcsim.scenarios.trained.search import Tried, known_of
+from gcsim.scenarios.trained.search import MethodTraining, known_of
 from gcsim.scenarios.trained.shipped_tasks import field_of, kind_of
 from gcsim.scenarios.trained.study import dense_level, ends_of, measured, mostly
 from gcsim.simulator.training import DENSE
@@ -215,14 +215,14 @@ def _trained(
     yield Task(name=name, field=field_of(scenario) or "", optimizer=optimizer), outcomes
 
 
-def _final(plan: Plan, tried: Tried) -> list[float]:
+def _final(plan: Plan, tried: MethodTraining) -> list[float]:
     last = [each.evaluations[-1] for each in tried.trajectories]
     if measured(plan.target) == "loss":
         return [-each.loss for each in last]
     return [each.accuracy or 0.0 for each in last]
 
 
-def _known(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
+def _known(scenario: Scenario, choice: CompressorChoice) -> MethodTraining | None:
     """Trainings with most seeds; long ones come seed by seed."""
     plan = plan_of(scenario)
     some = (
@@ -345,7 +345,7 @@ def compared(both: Sequence[tuple[Published, Outcome]], least: float = APART) ->
         for number, ((_, one), (_, other)) in enumerate(pairs)
         if not (one.too_short or other.too_short) and min(map(len, (one.scores, other.scores))) > 1
     }
-    signs = dict(zip(scores, told_apart([(a, b) for a, b in scores.values()]), strict=True))
+    signs = dict(zip(scores, significant_signs([(a, b) for a, b in scores.values()]), strict=True))
     for number, ((row, one), (lower, other)) in enumerate(pairs):
         short = one.too_short or other.too_short
         yield Pair(

@@ -13,7 +13,7 @@ from gcsim.analysis.validation.rows import Row, read_suite
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.reading.document import read
 from gcsim.scenarios.reading.overrides import apply
-from gcsim.scenarios.stated import Stated, stated
+from gcsim.scenarios.stated import StatedRun, stated
 from gcsim.traces.profile import Compute, Layer, ModelFacts
 
 NAME = "grace"
@@ -93,7 +93,7 @@ def test_bytes_are_those_that_the_release_counted(folder: Folder) -> None:
     assert exact == 150
 
 
-def _of_a_tensor(folder: Folder, method: str, shape: tuple[int, ...], **let: float) -> Stated:
+def _of_a_tensor(folder: Folder, method: str, shape: tuple[int, ...], **let: float) -> StatedRun:
     """A method's traffic of one tensor."""
     document = read((FOLDER / "suite.yaml").read_text(), "suite")
     document.data = {**document.data["scenario"], "model": "one"}
@@ -131,7 +131,7 @@ def test_payload_of_a_convolution(
     assert [record.sent for record in exchange.collectives] == [(size,) for size in sizes]
 
 
-def _computes(run: Stated) -> tuple[Compute, ...]:
+def _computes(run: StatedRun) -> tuple[Compute, ...]:
     return run.profile.phases[0].steps[0].exchanges[0].computes
 
 

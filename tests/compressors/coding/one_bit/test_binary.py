@@ -16,7 +16,7 @@ from gcsim.compressors.quantization.one_bit import bingrad
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, add_chosen, cells_of, layout_of, packed_by
+from tests.compressors.shared import add_chosen, cells_of, layout_of, normal, packed_by
 
 KEYS = np.array([random_key(1, 0, 0, "test")])
 
@@ -33,7 +33,7 @@ def unpacked(bits: Tensor, count: int) -> Tensor:
 
 @pytest.mark.parametrize("size", [1, 3, 8, 100, 4096, 65535])
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 4095, 4096, 4097, 13_001])
-def test_bits_and_levels_of_buckets_are_numpys(n: int, size: int, normal: Draw) -> None:
+def test_bits_and_levels_of_buckets_are_numpys(n: int, size: int) -> None:
     values, buckets = normal(n), -(-n // size)
     thresholds, lows, highs = normal(buckets, 1), normal(buckets, 2), normal(buckets, 3)
     at = torch.arange(n) // size
@@ -64,7 +64,7 @@ def test_random_bits_of_the_outermost_values_are_certain() -> None:
     assert torch.equal(unpacked(bits, values.numel()), values > 0)
 
 
-def test_random_bits_are_counted(normal: Draw) -> None:
+def test_random_bits_are_counted() -> None:
     values, bounds = normal(1000), torch.ones(1)
     with segment() as recorder:
         packed_by(values, 1000, bounds, keys=KEYS)
@@ -95,7 +95,7 @@ def test_a_tensor_as_matrix(shape: tuple[int, ...], expected: tuple[int, int]) -
     ("rows", "columns"), [(1, 1), (1, 9), (9, 1), (2000, 3), (70, 40), (5, 9000), (3001, 1)]
 )
 @pytest.mark.parametrize("count", [1, 3])
-def test_column_sums_are_numpys(rows: int, columns: int, count: int, normal: Draw) -> None:
+def test_column_sums_are_numpys(rows: int, columns: int, count: int) -> None:
     """Lines of several owners are those of the columns, and zeros."""
     matrices = matrix_of(rows, columns, count)
     values = normal(rows * columns)
@@ -111,7 +111,7 @@ def test_column_sums_are_numpys(rows: int, columns: int, count: int, normal: Dra
 @pytest.mark.parametrize(
     ("rows", "columns"), [(1, 1), (2000, 3), (70, 40), (5, 9000), (300_001, 1)]
 )
-def test_adding_and_summing_is_adding_then_summing(rows: int, columns: int, normal: Draw) -> None:
+def test_adding_and_summing_is_adding_then_summing(rows: int, columns: int) -> None:
     values, added = normal(rows * columns), normal(rows * columns, 1)
     matrix, together = matrix_of(rows, columns), values + added
     expected = column_sums(together, matrix)
@@ -123,7 +123,7 @@ def test_adding_and_summing_is_adding_then_summing(rows: int, columns: int, norm
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (9, 1), (70, 40), (513, 3), (3, 9000)])
 @pytest.mark.parametrize("parts", [1, 2, 3, 50])
 def test_stripes_of_columns_are_numpys(
-    rows: int, columns: int, parts: int, keep_error: bool, normal: Draw
+    rows: int, columns: int, parts: int, keep_error: bool
 ) -> None:
     values, matrices = normal(rows * columns), matrix_of(rows, columns, parts)
     width, stripes = int(matrices.width[0]), matrices.stripes
@@ -147,7 +147,7 @@ def test_stripes_of_columns_are_numpys(
     assert torch.equal(work, values - decoded if keep_error else values)
 
 
-def test_messages_give_back_bits_and_levels(normal: Draw) -> None:
+def test_messages_give_back_bits_and_levels() -> None:
     layout, both = layout_of(3, 0, 2), normal(6).view(2, 3)
     values, limits = torch.tensor([1.0, -1, 1, -1, 1]), torch.zeros((1, 3))  # bits 10 | 1, 01
     cells = Segments.of(layout).cells(2)
@@ -162,7 +162,7 @@ def test_messages_give_back_bits_and_levels(normal: Draw) -> None:
         assert out.tolist() == [high[0], low[0], high[1], low[2], high[2]]
 
 
-def test_damaged_frames_are_refused(normal: Draw) -> None:
+def test_damaged_frames_are_refused() -> None:
     levels, bits, layout = normal(4), torch.tensor([0b101], dtype=torch.uint8), layout_of(3)
     body = torch.cat((as_bytes(levels), bits))
     for flags, size, data in (

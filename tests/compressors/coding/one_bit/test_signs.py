@@ -14,7 +14,7 @@ from gcsim.compressors.coding.one_bit.votes import add_votes, put_more_than, vot
 from gcsim.compressors.meter import segment
 from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, add_signs, fold, fold_average, fold_nesterov
+from tests.compressors.shared import add_signs, fold, fold_average, fold_nesterov, normal
 
 LENGTHS = [0, 1, 2, 7, 8, 9, 63, 64, 65, 4095, 4096, 4097, 9000]  # a tile has 4096 elements
 
@@ -34,7 +34,7 @@ def scales_of(values: np.ndarray[Any, Any], length: int, norm: str) -> list[floa
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-def test_bits_are_those_of_numpys_packbits(n: int, normal: Draw) -> None:
+def test_bits_are_those_of_numpys_packbits(n: int) -> None:
     values = normal(n, n)
     values[::5] = -0.0
     expected = np.packbits(values.numpy() < 0, bitorder="little")
@@ -48,7 +48,7 @@ def test_bits_are_those_of_numpys_packbits(n: int, normal: Draw) -> None:
 @pytest.mark.parametrize("norm", ["mean_abs", "rms"])
 @pytest.mark.parametrize("length", [1, 3, 8, 100, 4096, 5000])
 @pytest.mark.parametrize("n", LENGTHS[1:])
-def test_scales_are_the_norms_of_the_blocks(n: int, length: int, norm: Any, normal: Draw) -> None:
+def test_scales_are_the_norms_of_the_blocks(n: int, length: int, norm: Any) -> None:
     values = normal(n, n)
     _, scales = fold(values, length, norm)
     assert scales.dtype == torch.float32
@@ -69,9 +69,7 @@ def test_scales_neither_vanish_nor_overflow(magnitude: float, norm: Any) -> None
 
 @pytest.mark.parametrize(("n", "length"), [(1, 1), (9, 9), (9, 2), (5000, 5000), (5000, 37)])
 @pytest.mark.parametrize("method", ["plain", "nesterov", "average"])
-def test_folding_codes_the_input_plus_what_was_lost(
-    method: str, n: int, length: int, normal: Draw
-) -> None:
+def test_folding_codes_the_input_plus_what_was_lost(method: str, n: int, length: int) -> None:
     # Oracle: float64, with the error written out: p = x + e, e = p - scale sign(p).
     if method == "average":
         length = n
@@ -109,7 +107,7 @@ def test_folding_codes_the_input_plus_what_was_lost(
 
 
 @pytest.mark.parametrize(("n", "length"), [(1, 1), (9, 2), (4097, 4097), (9000, 1), (9000, 1234)])
-def test_decoding_adds_weight_times_scale_times_sign(n: int, length: int, normal: Draw) -> None:
+def test_decoding_adds_weight_times_scale_times_sign(n: int, length: int) -> None:
     values, before = normal(n, 1), normal(n, 2)
     bits, scales = fold(values, length)
     each = scales.repeat_interleave(length)[:n] * 0.25
@@ -160,7 +158,7 @@ def test_votes_behind_the_last_element_are_refused() -> None:
         add_votes(counts, torch.tensor([0, 2], dtype=torch.uint8), ZERO, segments)
 
 
-def test_a_fold_is_priced_as_one_pass(normal: Draw) -> None:
+def test_a_fold_is_priced_as_one_pass() -> None:
     # Reads x, p (4 bytes each) and the scale, writes p, n / 8 bytes and a scale: by hand.
     with segment() as recorder:
         fold(normal(800), 800, coded=torch.zeros(800), scales=torch.zeros(1))

@@ -15,7 +15,7 @@ from gcsim.compressors.quantization.rounding.orq import add_decoded
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, round_alone, split_mix
+from tests.compressors.shared import layout_of, normal, round_alone, split_mix
 
 
 def key(number: int = 0) -> np.uint64:
@@ -38,7 +38,7 @@ def message_of(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> 
 @pytest.mark.parametrize(
     ("n", "size", "count"), [(1000, 96, 9), (77, 7, 5), (64, 64, 3), (5, 8, 3)]
 )
-def test_codes_are_those_of_the_definition(n: int, size: int, count: int, normal: Draw) -> None:
+def test_codes_are_those_of_the_definition(n: int, size: int, count: int) -> None:
     # Element by element: clip, find the gap, go up when u < (v - l_j) / gap.
     values, tables = normal(n), random_tables(-(-n // size), count)
     codes = round_alone(values, tables, size=size, key=key())
@@ -81,7 +81,7 @@ def test_levels_whose_distance_overflows_are_chosen_between() -> None:
     assert float((codes[:, 2] > 0).float().mean()) == pytest.approx(0.75, abs=0.022)
 
 
-def test_the_mean_square_error_is_the_formula(normal: Draw) -> None:
+def test_the_mean_square_error_is_the_formula() -> None:
     # 1500 draws of 200 elements; the sum's relative standard error is below 1 %.
     values, tables = normal(200), random_tables(4, 5)
     mean, squares, draws = torch.zeros(200).double(), 0.0, 1500
@@ -102,7 +102,7 @@ def test_an_error_by_hand() -> None:
     assert rounding_error(values, table, 5) == 3 + 4 + 0 + 4 + 4
 
 
-def test_clipping_is_to_standard_deviations_of_the_bucket(normal: Draw) -> None:
+def test_clipping_is_to_standard_deviations_of_the_bucket() -> None:
     values = torch.cat((normal(100), 50 + 10 * normal(100, 1), torch.full((100,), 3.0)))
     tables = quantiles(values, Segments.alone(300).cells(100), 3, 1.5)
     for at in (0, 1):
@@ -116,9 +116,7 @@ def test_clipping_is_to_standard_deviations_of_the_bucket(normal: Draw) -> None:
 
 @pytest.mark.parametrize("count", [3, 5, 9])
 @pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 1000])
-def test_messages_decode_exactly_and_have_the_length_of_the_formula(
-    n: int, count: int, normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_messages_decode_exactly_and_have_the_length_of_the_formula(n: int, count: int) -> None:
     # 5 base-3 digits in 8 bits, 3 base-5 digits in 7, 5 base-9 digits in 16; 32 bits a level.
     values, size = normal(n), 16
     tables = random_tables(-(-n // size), count)
@@ -132,7 +130,7 @@ def test_messages_decode_exactly_and_have_the_length_of_the_formula(
     assert torch.equal(out, 0.5 * tables[torch.arange(n) // size, codes])
 
 
-def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
+def test_damage_is_refused() -> None:
     layout, values = layout_of(20), normal(20)
     message = message_of(values, random_tables(2, 3), size=10, key=key())
     changed = message.clone()
@@ -147,16 +145,14 @@ def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
 @pytest.mark.parametrize(
     ("flags", "params", "spare"), [(4, 10, 0), (3, 0, 0), (3, 10, 1), (3, 5, 0)]
 )
-def test_headers_that_contradict_the_body_are_refused(
-    flags: int, params: int, spare: int, layout_of: LayoutOf
-) -> None:
+def test_headers_that_contradict_the_body_are_refused(flags: int, params: int, spare: int) -> None:
     body = torch.zeros(2 * 3 * 4 + 4 + spare, dtype=torch.uint8)  # two buckets of 3 levels
     message = pack_frame(Codec.LEVELS, body, numel=20, nonzero=20, flags=flags, params=params)
     with pytest.raises(InputError, match="damaged payload"):
         add_decoded(message, layout_of(20), torch.zeros(20), 1.0)
 
 
-def test_codes_beyond_the_table_are_refused(layout_of: LayoutOf) -> None:
+def test_codes_beyond_the_table_are_refused() -> None:
     body = torch.cat((torch.zeros(12, dtype=torch.uint8), torch.tensor([243, 0, 0, 0]).byte()))
     message = pack_frame(Codec.LEVELS, body, numel=20, nonzero=20, flags=3, params=20)
     with pytest.raises(InputError, match="damaged"):

@@ -12,7 +12,13 @@ from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, add_packed_levels, bucket_norms, encode_levels, random16
+from tests.compressors.shared import (
+    add_packed_levels,
+    bucket_norms,
+    encode_levels,
+    normal,
+    random16,
+)
 
 KEY = random_key(1, 2, 3, "test", 4)
 LENGTHS = [0, 1, 7, 8, 9, 511, 513, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
@@ -42,7 +48,7 @@ def naive_norms(values: torch.Tensor, size: int, norm: str) -> list[float]:
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
 @pytest.mark.parametrize("size", [1, 3, 512, 5000, 300_000])
-def test_norms_are_those_of_a_loop_over_buckets(norm: Norm, size: int, normal: Draw) -> None:
+def test_norms_are_those_of_a_loop_over_buckets(norm: Norm, size: int) -> None:
     values = normal(10_001 if size < 1000 else 700_001)
     norms = bucket_norms(values, size, norm)
     assert norms.tolist() == pytest.approx(naive_norms(values, size, norm), rel=2e-7)
@@ -62,7 +68,7 @@ def test_norms_neither_overflow_nor_vanish_and_show_what_is_not_a_number(norm: N
 
 @pytest.mark.parametrize("steps", [1, 3, 7, 15, 31, 63, 127])  # all widths from 2 bits on
 @pytest.mark.parametrize("n", LENGTHS)
-def test_one_pass_gives_the_codes_of_the_formula(n: int, steps: int, normal: Draw) -> None:
+def test_one_pass_gives_the_codes_of_the_formula(n: int, steps: int) -> None:
     # floor(s v / norm + (r + 1/2) / 65536), in float32 numpy, packed by `packing.py`
     size, bits = 100, (2 * steps).bit_length()
     values = normal(n, seed=n)
@@ -116,7 +122,7 @@ def test_elements_above_the_norm_saturate_and_a_zero_norm_gives_the_code_of_zero
     assert packed.tolist() == [14, 0, 14, 7, 7]
 
 
-def test_a_bound_clips_before_rounding(normal: Draw) -> None:
+def test_a_bound_clips_before_rounding() -> None:
     values, norms = normal(5000), torch.tensor([4.0])
     one = encode_levels(values, norms, KEY, size=5000, steps=3, bits=8, bound=0.5)
     other = encode_levels(values.clamp(-0.5, 0.5), norms, KEY, size=5000, steps=3, bits=8)
@@ -133,7 +139,7 @@ def test_damaged_codes_are_refused() -> None:
             add_packed_levels(out, packed, norms, size=5, steps=7, bits=4, weight=1.0)
 
 
-def test_the_meter_counts_one_pass_and_its_random_bits(normal: Draw) -> None:
+def test_the_meter_counts_one_pass_and_its_random_bits() -> None:
     values, norms = normal(1000), torch.ones(2)
     with segment() as recorder:
         packed = encode_levels(values, norms, KEY, size=512, steps=7, bits=4)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.rounding.rotation import LANES, STAGES, rotate
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
-from tests.compressors.shared import Draw, split_mix
+from tests.compressors.shared import normal, split_mix
 
 
 def rotation(n: int, key: np.uint64) -> NDArray[np.float64]:
@@ -30,7 +30,7 @@ def rotation(n: int, key: np.uint64) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 63, 64, 100, 129, 2048, 3000])
-def test_both_directions_are_those_of_the_definition(normal: Draw, n: int) -> None:
+def test_both_directions_are_those_of_the_definition(n: int) -> None:
     keys, scales = np.array([random_key(1, 2, 3, "signs")]), np.array([0.25])
     for back in (False, True):
         given, out = normal(n).double().numpy(), normal(n)

@@ -25,7 +25,7 @@ from gcsim.compressors.quantization.rounding.nuqsgd import (
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import ZERO
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw, bucket_norms, cells_of, random16, rounded
+from tests.compressors.shared import bucket_norms, bucket_of, cells_of, normal, random16, rounded
 
 KEY = random_key(1, 2, 3, "test", 4)
 
@@ -78,7 +78,7 @@ def fractions_of(key: np.uint64, n: int) -> NDArray[np.float32]:
 
 @EVERY_TABLE
 @pytest.mark.parametrize("n", [0, 1, 9, CHUNK - 1, 2 * CHUNK + 3])
-def test_codes_are_those_of_a_search_and_a_draw(name: str, n: int, normal: Draw) -> None:
+def test_codes_are_those_of_a_search_and_a_draw(name: str, n: int) -> None:
     # Independent: find the two neighbours, take the upper one with probability
     # (r - lo) / (hi - lo). At ties of float32 rounding, about 1 in 10^5, the two may differ.
     levels = TABLES[name]
@@ -99,7 +99,7 @@ def test_codes_are_those_of_a_search_and_a_draw(name: str, n: int, normal: Draw)
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_variance_is_that_of_a_loop_over_elements(normal: Draw) -> None:
+def test_the_variance_is_that_of_a_loop_over_elements() -> None:
     values, levels = normal(300, seed=4), TABLES["random 16"]
     total = 0.0
     for part in torch.split(values.double(), 128):
@@ -154,7 +154,7 @@ def test_exponential_levels_are_the_powers() -> None:
         assert exponential_levels(bits, 0.5, zero=True).size == 2**bits - 1
 
 
-def test_codes_that_cannot_have_been_sent_are_refused(normal: Draw) -> None:
+def test_codes_that_cannot_have_been_sent_are_refused() -> None:
     levels, norms, out = TABLES["ternary"], torch.ones(1), torch.zeros(5)
     for packed in (
         pack_bits(torch.tensor([0, 1, 2, 3, 0], dtype=torch.uint8), 2),  # there is no level 3
@@ -172,9 +172,7 @@ def message(bucket: Bucket, levels: Table, size: int | None = 100) -> torch.Tens
     return encode_message(bucket, [levels], chosen, worker, 5, "test")
 
 
-def test_a_message_of_other_parameters_or_damage_is_refused(
-    normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_a_message_of_other_parameters_or_damage_is_refused() -> None:
     bucket, levels = bucket_of(normal(250)), TABLES["random 16"]
     sent = message(bucket, levels)
     (frame,) = read_frames(sent)

@@ -18,7 +18,7 @@ from gcsim.compressors.coding.selecting.scales import saturation
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
-from tests.compressors.shared import Draw
+from tests.compressors.shared import normal
 
 
 def alone(values: Tensor) -> Weights:
@@ -47,9 +47,7 @@ def frequencies(weights: Tensor, scale: float, draws: int) -> Tensor:
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
 @pytest.mark.parametrize("density", [0.01, 0.3, 0.9])
-def test_each_element_is_drawn_with_its_probability(
-    normal: Draw, spread: float, density: float
-) -> None:
+def test_each_element_is_drawn_with_its_probability(spread: float, density: float) -> None:
     # Light and heavy blocks, certain elements, a short last block. Each count is binomial(T, p);
     # the standardised squares add up to about n (chi-square): beyond 5 sd once in 3 million.
     n, draws = 500, 800
@@ -105,7 +103,7 @@ def test_certain_elements_are_always_drawn_and_zeros_never(n: int) -> None:
     assert drawn(-weights, 1e300, 1).tolist() == list(range(0, n, 3))
 
 
-def test_drawn_elements_and_their_blocks_are_lowered(normal: Draw) -> None:
+def test_drawn_elements_and_their_blocks_are_lowered() -> None:
     values = normal(5000, 2).square()
     weights, prior = alone(values.clone()), torch.full((5000,), 2.0)
     positions, chances = draw(
@@ -141,7 +139,7 @@ def test_block_sums_and_saturation_are_those_of_a_naive_loop(n: int, scale: floa
     assert saturation(*given, np.array([scale]))[:, 0].tolist() == pytest.approx(expected)
 
 
-def test_a_draw_costs_a_sixteenth_of_the_elements_in_random_numbers(normal: Draw) -> None:
+def test_a_draw_costs_a_sixteenth_of_the_elements_in_random_numbers() -> None:
     n = 160_000
     weights = alone(normal(n).abs())
     with segment() as recorder:

@@ -14,7 +14,7 @@ from gcsim.compressors.coding.selecting.marks import BLOCK, at_least, mark, pass
 from gcsim.compressors.coding.selecting.selection import count_kept, kth_magnitude
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, InternalError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import normal
 
 
 def alone(values: Tensor) -> Segments:
@@ -71,7 +71,7 @@ LENGTHS = [0, 1, 7, 8, 9, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 150_000]
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("up", [0.0, 0.3, 1.2, 2.5, 4.0, float("inf")])
-def test_what_is_marked_is_what_reaches_the_limit(normal: Draw, n: int, up: float) -> None:
+def test_what_is_marked_is_what_reaches_the_limit(n: int, up: float) -> None:
     # the densities run from all over one in eight (a block's notes overflow) to none
     values = normal(n, n)
     outside: Tensor = (values.abs() >= up).nonzero().view(-1)
@@ -106,7 +106,7 @@ def ranked(values: Tensor, k: int) -> Tensor:
 
 @pytest.mark.parametrize("k", [1, 20, 777, 40_000, 70_000, 139_999, 140_000])
 @pytest.mark.parametrize("kind", ["normal", "equal", "two", "zeros", "spikes", "sorted"])
-def test_the_k_largest_for_any_share_and_any_ties(normal: Draw, kind: str, k: int) -> None:
+def test_the_k_largest_for_any_share_and_any_ties(kind: str, k: int) -> None:
     n = 140_000
     z = normal(n, 5)
     values = {
@@ -129,7 +129,7 @@ def test_the_k_largest_for_any_share_and_any_ties(normal: Draw, kind: str, k: in
     assert kth(values, k) == float(values[expected].abs().min())
 
 
-def test_marks_that_hold_too_few_are_not_believed(normal: Draw) -> None:
+def test_marks_that_hold_too_few_are_not_believed() -> None:
     values = normal(50_000, 6)
     expected = ranked(values, 500)
     for up in (10.0, 3.0, 0.0):  # none, too few, far too many

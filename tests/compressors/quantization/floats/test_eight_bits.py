@@ -29,7 +29,7 @@ from gcsim.compressors.quantization.floats.eight_bits import (
     error_bound,
 )
 from gcsim.compressors.segments import Segments
-from tests.compressors.shared import Draw, LayoutOf, rounded
+from tests.compressors.shared import Team, layout_of, normal, rounded
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 BOTH = pytest.mark.parametrize("form", DTYPES)
@@ -48,7 +48,7 @@ def scaled(values: Tensor, form: str) -> tuple[Tensor, float]:
 
 
 @BOTH
-def test_codes_are_those_of_torch(normal: Draw, form: str) -> None:
+def test_codes_are_those_of_torch(form: str) -> None:
     values = normal(50_000) * 10.0 ** torch.linspace(-9, 2.6, 50_000)
     codes = narrow(values, FORMATS[form], 1.0)
     assert torch.equal(codes.view(DTYPES[form]).float(), cast(values, form))
@@ -82,23 +82,21 @@ def test_the_scale_is_the_largest_power_of_two_that_fits(
 
 
 @pytest.mark.parametrize(("form", "bits", "least"), [("e4m3", 4, 2.0**-6), ("e5m2", 3, 2.0**-14)])
-def test_the_relative_error_is_that_of_the_format(
-    team: Any, normal: Draw, form: str, bits: int, least: float
-) -> None:
+def test_the_relative_error_is_that_of_the_format(form: str, bits: int, least: float) -> None:
     # half a unit in the last of 4 (3) places is 2^-4 (2^-3) of a power of two; of the number in
     # the middle between that and the next, 1 / 17 (1 / 9); above the smallest normal number
     values = normal(100_000)
-    update = team("fp8", [(100_000,)], workers=1, format=form).step([values])[0]
+    update = Team("fp8", [(100_000,)], workers=1, format=form).step([values])[0]
     in_range = values.abs() * scaled(values, form)[1] > least
     error = ((update - values).abs() / values.abs())[in_range]
     assert 0.99 < float(error.max()) * (2**bits + 1) < 1.0001
 
 
 @BOTH
-def test_gathered_messages_are_decoded_and_averaged(team: Any, normal: Draw, form: str) -> None:
+def test_gathered_messages_are_decoded_and_averaged(form: str) -> None:
     # every tensor of every worker has its own scale
     given = [normal(700, rank) * 10.0 ** (rank - 3) for rank in range(3)]
-    crew = team("fp8", [(500,), (10, 20)], workers=3, format=form)
+    crew = Team("fp8", [(500,), (10, 20)], workers=3, format=form)
     expected = torch.zeros(700, dtype=torch.float64)
     for gradient in given:
         for part in (slice(0, 500), slice(500, 700)):
@@ -111,9 +109,9 @@ def test_gathered_messages_are_decoded_and_averaged(team: Any, normal: Draw, for
 
 
 @BOTH
-def test_equal_gradients_never_overflow_their_sum(team: Any, form: str) -> None:
+def test_equal_gradients_never_overflow_their_sum(form: str) -> None:
     # three times the largest element: its mean is the element
-    crew = team("fp8", [(2,)], workers=3, format=form)
+    crew = Team("fp8", [(2,)], workers=3, format=form)
     (update, *_) = crew.step([torch.tensor([7e4, -1.0])] * 3)
     assert float(update[0]) == pytest.approx(7e4, rel=3 * FORMATS[form].rounding)
 
@@ -154,7 +152,7 @@ def codes_of(values: torch.Tensor, largest: float) -> torch.Tensor:
     return rounded(values, levels, np.uint64(0), fixed(8))
 
 
-def test_an_element_becomes_the_nearest_value(normal: Draw) -> None:
+def test_an_element_becomes_the_nearest_value() -> None:
     values = normal(20_000) * 10.0 ** torch.linspace(-9, 0, 20_000)
     largest = float(values.abs().max())
     exact = values.double().numpy() / largest
@@ -171,9 +169,9 @@ def test_every_value_of_the_table_keeps_its_code() -> None:
     assert codes.tolist() == [*range(128), *range(129, 256)]
 
 
-def test_updates_are_means_of_decoded_messages(team: Any, normal: Draw) -> None:
+def test_updates_are_means_of_decoded_messages() -> None:
     given = [normal(330, rank) * 10.0**-rank for rank in range(3)]
-    crew = team("dynamic_8bit", [(300,), (5, 6)], workers=3)
+    crew = Team("dynamic_8bit", [(300,), (5, 6)], workers=3)
     expected = np.zeros(330)
     for gradient in given:
         for part in (slice(0, 300), slice(300, 330)):
@@ -186,7 +184,7 @@ def test_updates_are_means_of_decoded_messages(team: Any, normal: Draw) -> None:
     assert crew.sent == [(2 * HEADER_BYTES + 2 * 4 + 330,) * 3]  # 8 n + 32 bits a tensor
 
 
-def test_small_numbers_are_relative_to_the_largest_only(layout_of: LayoutOf) -> None:
+def test_small_numbers_are_relative_to_the_largest_only() -> None:
     # a power of two times the tensor gives the same codes, down to float32's smallest numbers
     layout = layout_of(4)
     values = torch.tensor([1.0, -0.5, 0.003, 1e-5])
@@ -195,7 +193,7 @@ def test_small_numbers_are_relative_to_the_largest_only(layout_of: LayoutOf) -> 
     assert torch.equal(first, again)
 
 
-def test_the_error_is_below_half_a_step_of_the_decade(normal: Draw, layout_of: LayoutOf) -> None:
+def test_the_error_is_below_half_a_step_of_the_decade() -> None:
     # bound by hand for 1 and .05 of 1: half of .9 / 64 and half of .09 / 32
     expected = (0.45 / 64) ** 2 + (0.045 / 32) ** 2
     assert error_bound(torch.tensor([1.0, 0.05])) == pytest.approx(expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.quantization.floats.inceptionn import Inceptionn, add_cut, cut
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, layout_of
+from tests.compressors.shared import Team, layout_of, normal
 
 
 def form(v: float, b: int) -> tuple[int, float]:
@@ -28,12 +27,12 @@ def form(v: float, b: int) -> tuple[int, float]:
 
 @pytest.mark.parametrize("b", [1, 2, 7, 10, 13, 14])
 @pytest.mark.parametrize("n", [1, 5, 20_000])
-def test_every_value_has_its_form_and_its_bits(team: Any, normal: Draw, b: int, n: int) -> None:
+def test_every_value_has_its_form_and_its_bits(b: int, n: int) -> None:
     values = normal(n, b) * 10.0 ** torch.linspace(-6, 1.5, n)
     special = torch.tensor([1.0, -1.0, 0.99999994, 2.0**-b, -(2.0**-b), 0.0, 1e9, 1e-40, 0.5])
     values[: 9 if n > 9 else 0] = special[: 9 if n > 9 else 0]
     forms = [form(v, b) for v in values.tolist()]
-    crew = team("inceptionn", [(n,)], workers=1, bound=b)
+    crew = Team("inceptionn", [(n,)], workers=1, bound=b)
     (update,) = crew.step([values])
     assert update.tolist() == [value for _, value in forms]
     assert float((update - values).abs().max()) < 2.0**-b
@@ -50,7 +49,7 @@ def test_the_law_is_the_bound_of_each_form() -> None:
         assert bound(torch.tensor([v])) == pytest.approx(error**2)
 
 
-def test_frames_that_contradict_themselves_are_refused(normal: Draw) -> None:
+def test_frames_that_contradict_themselves_are_refused() -> None:
     # with a good checksum; 21 tags leave three of the sixth byte's four places
     body, _, (sent,) = cut(normal(21), Segments.alone(21), 10)
     padded = body.clone()

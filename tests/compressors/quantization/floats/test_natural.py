@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,9 +24,8 @@ from gcsim.compressors.requests import AllGather
 from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
 from tests.compressors import shared
-from tests.compressors.shared import BucketOf, Draw, members, uniform
+from tests.compressors.shared import bucket_of, exchange, members, normal, uniform
 
-Exchange = Callable[..., list[torch.Tensor]]
 KEY = random_key(1, 2, 3, "test", 4)
 
 
@@ -54,9 +52,7 @@ def naive_natural(values: torch.Tensor, key: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("bits", [8, 9])
-def test_updates_are_those_of_the_published_algorithm(
-    bits: int, normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_updates_are_those_of_the_published_algorithm(bits: int) -> None:
     group = workers(3, bits=bits)
     for step in range(2):
         given = [
@@ -73,9 +69,7 @@ def test_updates_are_those_of_the_published_algorithm(
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, CHUNK - 1, CHUNK, CHUNK + 1])
-def test_the_message_has_eight_or_nine_bits_an_element(
-    n: int, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_the_message_has_eight_or_nine_bits_an_element(n: int) -> None:
     for bits, packed in ((8, n), (9, n + math.ceil(n / 8))):
         request = next(workers(1, bits=bits)[0].exchange(bucket_of(normal(n), normal(3)), 0))
         assert isinstance(request, AllGather)
@@ -115,7 +109,7 @@ def test_eight_bits_have_the_error_of_their_range() -> None:
         assert np.mean(errors) == pytest.approx(rounding_error(part, 8), rel=0.1)
 
 
-def test_the_error_is_at_most_an_eighth_and_known_for_gaussians(normal: Draw) -> None:
+def test_the_error_is_at_most_an_eighth_and_known_for_gaussians() -> None:
     # (x - 1) (2 - x) / x^2 is at most 1/8, at x = 4/3 (Horvath et al.: omega = 1/8);
     # on N(0, 1) an independent script measured .0817.
     assert rounding_error(torch.tensor([4 / 3])) == pytest.approx(16 / 9 / 8)
@@ -128,7 +122,7 @@ def test_the_error_is_at_most_an_eighth_and_known_for_gaussians(normal: Draw) ->
     assert error / energy == pytest.approx(0.0817, rel=0.01)
 
 
-def test_nine_bits_hold_all_of_float32(normal: Draw) -> None:
+def test_nine_bits_hold_all_of_float32() -> None:
     big = torch.tensor([3.4e38, -3.4e38, 2.0**127, math.inf, -math.inf])
     assert rounded(big).tolist() == [2.0**127, -(2.0**127), 2.0**127, math.inf, -math.inf]
     assert math.isinf(float(rounded(torch.tensor([math.nan]))))
@@ -146,7 +140,7 @@ def test_eight_bits_flush_and_saturate() -> None:
     assert rounded(values, 8).tolist() == expected
 
 
-def test_damaged_payloads_are_refused(normal: Draw, bucket_of: BucketOf) -> None:
+def test_damaged_payloads_are_refused() -> None:
     bucket = bucket_of(normal(10))
     out = torch.zeros(10)
     for bits, size in ((8, 9), (8, 11), (9, 11), (9, 13), (7, 10)):

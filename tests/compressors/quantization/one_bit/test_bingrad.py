@@ -15,7 +15,7 @@ from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.one_bit.binary import optimal_bounds
 from gcsim.compressors.quantization.one_bit.bingrad import BinGradB, BinGradParameters, BinGradPb
 from gcsim.compressors.random import random_key
-from tests.compressors.shared import Draw, cells_of, packed_by
+from tests.compressors.shared import Team, cells_of, normal, packed_by
 
 WIDE = 65535
 
@@ -57,8 +57,8 @@ def heavy_tailed(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, generator=generator).mul_(spread)
 
 
-def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal: Draw) -> None:
-    crew = team("bingrad_b", [(100,), (33,), (1,)], workers=3, bucket=40)
+def test_updates_follow_the_definition_over_steps_and_workers() -> None:
+    crew = Team("bingrad_b", [(100,), (33,), (1,)], workers=3, bucket=40)
     for step in range(3):
         gradients = [normal(134, 10 * step + rank) for rank in range(3)]
         expected = torch.zeros(134).double()
@@ -71,9 +71,7 @@ def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal:
 
 
 @pytest.mark.parametrize(("method", "expected"), [(BinGradB, 1 - 2 / math.pi), (BinGradPb, 0.4542)])
-def test_the_error_on_gaussian_elements(
-    method: type[BinGradB], expected: float, normal: Draw
-) -> None:
+def test_the_error_on_gaussian_elements(method: type[BinGradB], expected: float) -> None:
     # BinGrad-b: half-normal means. BinGrad-pb: at b = .64714, by integration of the paper's cost.
     # A million elements: standard error below .001.
     values = normal(1 << 20)
@@ -82,15 +80,15 @@ def test_the_error_on_gaussian_elements(
 
 
 @pytest.mark.parametrize("parameters", [{}, {"clip": 1.7}])
-def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -> None:
+def test_the_error_is_what_the_laws_say(parameters: dict[str, Any]) -> None:
     values = heavy_tailed(1000)
-    crew = team("bingrad_b", [(1000,)], workers=1, bucket=128, **parameters)
+    crew = Team("bingrad_b", [(1000,)], workers=1, bucket=128, **parameters)
     error = float((crew.step([values])[0] - values).double().square().sum())
     assert error == pytest.approx(error_of(values, bucket=128, **parameters), rel=1e-5)
     assert error <= float((values - values.mean()).double().square().sum())  # the variance
 
 
-def test_clipping_comes_before_everything_else(team: Any) -> None:
+def test_clipping_comes_before_everything_else() -> None:
     # Clipped by numpy, bucket by bucket, the same gradients give the same update without `clip`.
     gradients = [heavy_tailed(100, rank) for rank in range(2)]
     cuts = []
@@ -100,17 +98,17 @@ def test_clipping_comes_before_everything_else(team: Any) -> None:
         clipped = [part.clip(-b, b) for part, b in zip(parts, bounds, strict=True)]
         cuts.append(torch.from_numpy(np.concatenate(clipped)).float())
     assert not torch.equal(cuts[0], gradients[0])
-    found = team("bingrad_b", [(100,)], clip=2.5, bucket=40).step(gradients)[0]
-    expected = team("bingrad_b", [(100,)], bucket=40).step(cuts)[0]
+    found = Team("bingrad_b", [(100,)], clip=2.5, bucket=40).step(gradients)[0]
+    expected = Team("bingrad_b", [(100,)], bucket=40).step(cuts)[0]
     torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(("name", "levels"), [("bingrad_b", 2), ("bingrad_pb", 1)])
 @pytest.mark.parametrize(("n", "size"), [(0, 8), (1, 8), (8, 8), (9, 8), (1000, 512), (5000, 2048)])
 def test_a_message_has_one_bit_an_element_and_levels_a_bucket(
-    n: int, size: int, name: str, levels: int, team: Any, normal: Draw
+    n: int, size: int, name: str, levels: int
 ) -> None:
-    crew = team(name, [(n,), (3,)], workers=1, bucket=size)
+    crew = Team(name, [(n,), (3,)], workers=1, bucket=size)
     crew.step([normal(n + 3)])
     sizes = [HEADER_BYTES + 4 * levels * -(-m // size) + -(-m // 8) for m in (n, 3)]
     assert crew.sent == [(sum(sizes),)]
@@ -133,7 +131,7 @@ def naive_bound(values: Tensor) -> float:
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 1000, 10_000])
-def test_the_bound_is_the_one_of_the_naive_search(size: int, normal: Draw) -> None:
+def test_the_bound_is_the_one_of_the_naive_search(size: int) -> None:
     for seed in range(5):
         values = normal(size, seed) * normal(size, 99 + seed).exp()
         (found,) = bounds_of(values, size).tolist()
@@ -155,7 +153,7 @@ def test_the_bound_of_known_distributions(name: str, expected: float) -> None:
     assert float(bounds_of(values, WIDE).mean()) == pytest.approx(expected, abs=0.003)
 
 
-def test_no_other_bound_costs_less(normal: Draw) -> None:
+def test_no_other_bound_costs_less() -> None:
     values = normal(5000) * normal(5000, 1).exp()
     (best,) = bounds_of(values, 5000).tolist()
 
@@ -167,12 +165,10 @@ def test_no_other_bound_costs_less(normal: Draw) -> None:
     assert all(cost(best) <= cost(best * factor) for factor in (0.9, 0.99, 1.01, 1.1))
 
 
-def test_updates_of_bounds_follow_the_definition_over_steps_and_workers(
-    team: Any, normal: Draw
-) -> None:
+def test_updates_of_bounds_follow_the_definition_over_steps_and_workers() -> None:
     # Bounds by the naive search, bits by `put_bits` (tested on its own).
     sizes, size, seed = (70, 9, 1), 32, 7
-    crew = team("bingrad_pb", [(n,) for n in sizes], workers=2, bucket=size, seed=seed)
+    crew = Team("bingrad_pb", [(n,) for n in sizes], workers=2, bucket=size, seed=seed)
     for step in range(3):
         gradients = [normal(80, 10 * step + rank) for rank in range(2)]
         expected = torch.zeros(80)
@@ -193,12 +189,10 @@ def test_updates_of_bounds_follow_the_definition_over_steps_and_workers(
 
 
 @pytest.mark.parametrize("clip", [None, 0.8])
-def test_elements_inside_are_unbiased_and_outside_saturate(
-    clip: float | None, team: Any, normal: Draw
-) -> None:
+def test_elements_inside_are_unbiased_and_outside_saturate(clip: float | None) -> None:
     # 1500 steps: means within five standard errors, mean square error within 3 %.
     values, draws = normal(150), 1500
-    crew = team("bingrad_pb", [(150,)], workers=1, bucket=64, clip=clip)
+    crew = Team("bingrad_pb", [(150,)], workers=1, bucket=64, clip=clip)
     updates = torch.stack([crew.step([values], t)[0] for t in range(draws)]).double()
     given = values
     if clip:  # to standard deviations of the bucket, by torch

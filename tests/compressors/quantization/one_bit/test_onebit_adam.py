@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,9 +22,8 @@ from gcsim.compressors.quantization.one_bit.onebit_adam import (
 )
 from gcsim.compressors.quantization.one_bit.scaled_sign import sign_error
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, members
+from tests.compressors.shared import exchange, layout_of, members, normal, step_of
 
-Exchange = Callable[..., list[torch.Tensor]]
 Vector = np.ndarray[Any, Any]
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
@@ -89,9 +87,7 @@ class Oracle:
         {"freeze_step": 2, "scale": "mean_abs", "beta1": 0.5, "beta2": 0.9},
     ],
 )
-def test_updates_follow_the_algorithm_step_by_step(
-    parameters: dict[str, Any], count: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_updates_follow_the_algorithm_step_by_step(parameters: dict[str, Any], count: int) -> None:
     layout, group = layout_of(*SIZES), workers(count, **parameters)
     oracle = Oracle(count, N, group[0].parameters)
     for step in range(8):
@@ -105,9 +101,7 @@ def test_updates_follow_the_algorithm_step_by_step(
         assert all(torch.equal(update, updates[0]) for update in updates)
 
 
-def test_the_warm_up_is_adam_without_bias_correction(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_the_warm_up_is_adam_without_bias_correction() -> None:
     # torch's Adam with its bias corrections taken out: update = lr-scaled step times
     # (1 - b1^t) / sqrt(1 - b2^t), up to its eps, which is added to the corrected root.
     weight = torch.zeros(64, requires_grad=True)
@@ -125,9 +119,7 @@ def test_the_warm_up_is_adam_without_bias_correction(
 
 
 @pytest.mark.parametrize("norm", ["rms", "mean_abs"])
-def test_the_error_is_exactly_that_of_the_law(
-    norm: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_the_error_is_exactly_that_of_the_law(norm: str) -> None:
     # One worker, first settled step: the update is Q(g), signed twice without a further loss.
     for vector in (normal(1000), normal(1001, 1).exp(), torch.ones(9), torch.zeros(5)):
         (worker,) = workers(1, update="momentum", scale=norm)
@@ -141,9 +133,7 @@ def test_the_error_is_exactly_that_of_the_law(
 
 
 @pytest.mark.parametrize(("sigma", "rms", "mean_abs"), [(0.0, 0.404, 0.363), (0.8, 0.842, 0.665)])
-def test_known_distributions_lose_known_parts(
-    sigma: float, rms: float, mean_abs: float, normal: Draw
-) -> None:
+def test_known_distributions_lose_known_parts(sigma: float, rms: float, mean_abs: float) -> None:
     # z exp(sigma w): with r = sqrt(2 / pi) exp(-sigma^2 / 2), 2 (1 - r) and 1 - r^2.
     ratio = math.sqrt(2 / math.pi) * math.exp(-(sigma**2) / 2)
     assert 2 * (1 - ratio) == pytest.approx(rms, abs=1e-3)
@@ -156,9 +146,7 @@ def test_known_distributions_lose_known_parts(
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("n", [0, 1, 8, 17, 1000])
-def test_two_bits_an_element_and_two_scales_a_worker_travel(
-    n: int, count: int, normal: Draw, layout_of: LayoutOf, exchange: Exchange
-) -> None:
+def test_two_bits_an_element_and_two_scales_a_worker_travel(n: int, count: int) -> None:
     # Chunks of ceil(n / (8 N)) bytes: N of them and N scales to the owners, one of each to all.
     part = HEADER_BYTES + 4 + math.ceil(n / (8 * count))
     meter = Meter(count)

@@ -22,7 +22,7 @@ from gcsim.compressors.quantization.one_bit.onebit_sgd import (
 from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, layout_of_shapes
+from tests.compressors.shared import Team, layout_of_shapes, normal
 
 Array = NDArray[np.float64]
 
@@ -58,13 +58,11 @@ def flat_of(matrices: list[Array]) -> Tensor:
 
 @pytest.mark.parametrize("feedback", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_updates_follow_the_published_algorithm_step_by_step(
-    count: int, feedback: bool, team: Any, normal: Draw
-) -> None:
+def test_updates_follow_the_published_algorithm_step_by_step(count: int, feedback: bool) -> None:
     # Naive float64 loop. A column's levels do not depend on who owns it: the owner's step is the
     # Naive float64 loop. A column's levels do not depend on who owns it: the owner's step is the
     # same coder on the mean, with an error of its own.
-    crew = team("onebit_sgd", SHAPES, workers=count, error_feedback=feedback)
+    crew = Team("onebit_sgd", SHAPES, workers=count, error_feedback=feedback)
     errors = [[np.zeros(shape) for shape in MATRICES] for _ in range(count)]
     owned = [np.zeros(shape) for shape in MATRICES]
     for step in range(4):
@@ -85,31 +83,31 @@ def test_updates_follow_the_published_algorithm_step_by_step(
         torch.testing.assert_close(updates[0].double(), flat_of(total), rtol=1e-4, atol=1e-5)
 
 
-def test_the_error_on_gaussian_elements(team: Any, normal: Draw) -> None:
+def test_the_error_on_gaussian_elements() -> None:
     # 1 - 2 / pi of the energy: half-normal means. 400,000 elements in columns of 4000: standard
     # error below .002. Coding the coded mean of one worker loses nothing.
     values = normal(400_000)
-    crew = team("onebit_sgd", [(4000, 100)], workers=1)
+    crew = Team("onebit_sgd", [(4000, 100)], workers=1)
     error = float((crew.step([values])[0] - values).double().square().sum())
     energy = float(values.double().square().sum())
     assert error / energy == pytest.approx(1 - 2 / math.pi, abs=0.005)
 
 
-def test_the_error_of_one_column_is_that_of_the_law(team: Any, normal: Draw) -> None:
+def test_the_error_of_one_column_is_that_of_the_law() -> None:
     chosen: Any = check_parameters("onebit_sgd", {})
     bound = OneBitSgd.properties(chosen).error_bound
     assert bound is not None
     for seed in range(5):
         values = normal(200, seed) + 0.3
-        (update,) = team("onebit_sgd", [(200,)], workers=1).step([values])
+        (update,) = Team("onebit_sgd", [(200,)], workers=1).step([values])
         error = float((update - values).double().square().sum())
         assert error == pytest.approx(bound(values), rel=1e-5)
 
 
-def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways(team: Any, normal: Draw) -> None:
+def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways() -> None:
     # 3 workers: stripes of ceil(7 / 3) = 3 columns of 16 rows, then 1 of 5, 2 of 4, 1 of 1,
     # 1 of 3, and ceil(4 / 3) = 2 of none.
-    crew = team("onebit_sgd", SHAPES, workers=3)
+    crew = Team("onebit_sgd", SHAPES, workers=3)
     crew.step([normal(N, rank) for rank in range(3)])
     stripes = [(16, 3), (5, 1), (4, 2), (1, 1), (3, 1), (0, 0)]
     part = sum(HEADER_BYTES + 8 * w + -(-r * w // 8) for r, w in stripes)
@@ -121,10 +119,10 @@ def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways(team: Any, nor
 
 @pytest.mark.parametrize("shape", [(20, 20_000), (200_000, 2), (400_000,)])
 def test_wide_and_long_matrices_on_any_number_of_threads(
-    shape: tuple[int, ...], team: Any, normal: Draw, same_on_any_threads: Any
+    shape: tuple[int, ...], same_on_any_threads: Any
 ) -> None:
     def run() -> Any:
-        crew = team("onebit_sgd", [shape], workers=2)
+        crew = Team("onebit_sgd", [shape], workers=2)
         return crew.step([normal(400_000, rank) for rank in range(2)])[:1]
 
     found = same_on_any_threads(run)
@@ -134,7 +132,7 @@ def test_wide_and_long_matrices_on_any_number_of_threads(
     np.testing.assert_allclose(found[0].view(matrix).numpy(), expected, rtol=1e-4)
 
 
-def test_damage_is_refused(normal: Draw) -> None:
+def test_damage_is_refused() -> None:
     layout = layout_of_shapes([(5, 4)])
     (payload,) = encoded(normal(20), matrices_of(layout, 1), Segments.of(layout), keep_error=False)
 

@@ -4,7 +4,6 @@ dist-EF-blockSGDM codes both directions so."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,9 +27,8 @@ from gcsim.compressors.quantization.one_bit.scaled_sign import (
 )
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, fold, members
+from tests.compressors.shared import exchange, fold, layout_of, members, normal, step_of
 
-Exchange = Callable[..., list[torch.Tensor]]
 Vector = np.ndarray[Any, Any]
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
@@ -56,9 +54,7 @@ def owing(worker: ScaledSign, bucket: Bucket) -> torch.Tensor:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
-def test_updates_follow_the_algorithm_step_by_step(
-    cls: type[ScaledSign], count: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_updates_follow_the_algorithm_step_by_step(cls: type[ScaledSign], count: int) -> None:
     # Independent float64 loop: p = g + e, e = p - Q(p).
     layout, group = layout_of(*SIZES), members(cls, count)
     remember = cls is EfSignSgd
@@ -83,9 +79,7 @@ def test_updates_follow_the_algorithm_step_by_step(
         (0.8, 1 - 2 / math.pi * math.exp(-0.64)),  # .6643
     ],
 )
-def test_known_distributions_lose_known_parts(
-    sigma: float, expected: float, normal: Draw, layout_of: LayoutOf
-) -> None:
+def test_known_distributions_lose_known_parts(sigma: float, expected: float) -> None:
     values = normal(1_000_000, 1) * (sigma * normal(1_000_000, 2)).exp()
     layout, decoded = layout_of(1_000_000), torch.zeros(1_000_000)
     add_decoded(encode(values, layout), layout, decoded, 1.0)
@@ -95,7 +89,7 @@ def test_known_distributions_lose_known_parts(
     assert error / energy == pytest.approx(expected, abs=0.003)
 
 
-def test_a_worker_that_has_not_begun_owes_nothing(layout_of: LayoutOf) -> None:
+def test_a_worker_that_has_not_begun_owes_nothing() -> None:
     bucket = Bucket(layout=layout_of(*SIZES), gradient=torch.ones(N))
     assert torch.equal(owing(members(EfSignSgd, 2)[0], bucket), torch.zeros(N))
     assert members(ScaledSign, 2)[0].residual_of(bucket) is None
@@ -103,9 +97,7 @@ def test_a_worker_that_has_not_begun_owes_nothing(layout_of: LayoutOf) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1000, 1001])
 @pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
-def test_a_tensor_takes_one_scale_and_one_bit_an_element(
-    cls: type[ScaledSign], n: int, normal: Draw, layout_of: LayoutOf, exchange: Exchange
-) -> None:
+def test_a_tensor_takes_one_scale_and_one_bit_an_element(cls: type[ScaledSign], n: int) -> None:
     bucket = Bucket(layout=layout_of(n, 3), gradient=normal(n + 3))
     expected = HEADER_BYTES + (4 if n else 0) + math.ceil(n / 8) + HEADER_BYTES + 4 + 1
     meter = Meter(1)
@@ -116,9 +108,7 @@ def test_a_tensor_takes_one_scale_and_one_bit_an_element(
 # --- dist-EF-blockSGDM ----------------------------------------------------------------------------
 
 
-def test_updates_follow_the_published_algorithm_step_by_step(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_updates_follow_the_published_algorithm_step_by_step() -> None:
     # Independent float64 loop over Algorithm 2 of Zheng et al. (rho = 1), three workers.
     m, count = 0.9, 3
     layout, group = layout_of(37, 5, 1), blocked(count)
@@ -141,9 +131,7 @@ def test_updates_follow_the_published_algorithm_step_by_step(
         assert torch.equal(updates[0], updates[2])
 
 
-def test_what_is_not_applied_is_still_in_an_error(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_what_is_not_applied_is_still_in_an_error() -> None:
     # Conservation: sum of updates + server error + mean worker error = sum of mean directions.
     layout, count, m = layout_of(200, 30), 4, 0.9
     group = blocked(count, block_elements=64)
@@ -164,9 +152,7 @@ def test_what_is_not_applied_is_still_in_an_error(
 
 @pytest.mark.parametrize("most", [None, 1, 64, 100, 4096])
 @pytest.mark.parametrize("n", [1, 7, 8, 1000, 1001])
-def test_both_directions_take_one_bit_and_one_scale_a_block(
-    n: int, most: int | None, normal: Draw, layout_of: LayoutOf, exchange: Exchange
-) -> None:
+def test_both_directions_take_one_bit_and_one_scale_a_block(n: int, most: int | None) -> None:
     layout = layout_of(n, 3)
     meter = Meter(1)
     (worker,) = blocked(1, block_elements=most)
@@ -194,13 +180,13 @@ def test_a_receiver_knows_the_block_length_from_the_number_of_blocks(
     assert blocks == (1 if most is None else -(-n // length))
 
 
-def test_the_scale_of_a_long_tensor_is_exact_to_float32(normal: Draw) -> None:
+def test_the_scale_of_a_long_tensor_is_exact_to_float32() -> None:
     values = normal(1 << 20).repeat(16)
     exact = float(values.double().abs().mean())
     assert float(fold(values, values.numel())[1]) == pytest.approx(exact, rel=1e-6)
 
 
-def test_a_body_that_nobody_wrote_is_refused(layout_of: LayoutOf) -> None:
+def test_a_body_that_nobody_wrote_is_refused() -> None:
     layout = layout_of(20)
     out = torch.zeros(20)
     # A whole frame of a body that nobody wrote: 20 signs leave four bits of padding.
@@ -219,9 +205,7 @@ def test_a_body_that_nobody_wrote_is_refused(layout_of: LayoutOf) -> None:
             add_decoded(pack_frame(Codec.SIGN_BLOCK, body, numel=20, nonzero=20), layout, out, 1.0)
 
 
-def test_the_error_of_the_first_step_is_what_the_laws_say(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_the_error_of_the_first_step_is_what_the_laws_say() -> None:
     # Without memory p = (1 + m) g: the update is 1.9 Q(g), compared with g.
     group = blocked(1, block_elements=64)
     gradient = normal(1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,9 +16,8 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, members
+from tests.compressors.shared import exchange, layout_of, members, normal, step_of
 
-Exchange = Callable[..., list[torch.Tensor]]
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
 
@@ -34,9 +32,7 @@ def majority(vectors: list[torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_the_update_is_the_majority_of_the_signs(
-    count: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_the_update_is_the_majority_of_the_signs(count: int) -> None:
     layout, group = layout_of(*SIZES), workers(count)
     for step in range(3):
         gradients = [normal(N, 10 * step + rank) for rank in range(count)]
@@ -45,9 +41,7 @@ def test_the_update_is_the_majority_of_the_signs(
             assert torch.equal(update, majority(gradients))
 
 
-def test_signum_votes_on_the_running_average(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_signum_votes_on_the_running_average() -> None:
     # Oracle in float64: m = beta m + (1 - beta) g on each worker, from zero.
     beta, count = 0.7, 3
     chosen = signsgd.SignumParameters(beta=beta)
@@ -66,9 +60,7 @@ def test_signum_votes_on_the_running_average(
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1001])
-def test_one_bit_an_element_travels(
-    n: int, normal: Draw, layout_of: LayoutOf, exchange: Exchange
-) -> None:
+def test_one_bit_an_element_travels(n: int) -> None:
     expected = 2 * HEADER_BYTES + math.ceil(n / 8) + 1
     bucket = Bucket(layout=layout_of(n, 3), gradient=normal(n + 3))
     meter = Meter(3)
@@ -83,7 +75,7 @@ def test_one_bit_an_element_travels(
     ]
 
 
-def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
+def test_damage_is_refused() -> None:
     layout, out = layout_of(20), torch.zeros(20)
     message = signsgd.encode(normal(20), layout)
     bits = torch.full((3,), 0xFF, dtype=torch.uint8)

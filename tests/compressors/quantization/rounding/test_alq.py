@@ -23,9 +23,14 @@ from gcsim.compressors.quantization.rounding import alq, nuqsgd
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments
 from gcsim.traces.storage.store import Trace, shipped_traces
-from tests.compressors.shared import BucketOf, Draw, layout_of, layout_of_shapes, members
-
-Exchange = Callable[..., list[torch.Tensor]]
+from tests.compressors.shared import (
+    bucket_of,
+    exchange,
+    layout_of,
+    layout_of_shapes,
+    members,
+    normal,
+)
 
 SINGLE = np.array([[0.01, 0.05, 1.0]])
 MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
@@ -152,7 +157,7 @@ def test_tables_ascend_from_minus_one_to_one_and_beat_the_first_table(
         np.testing.assert_array_equal(levels, -levels[::-1])
 
 
-def test_gaussian_gradients_are_rounded_better_than_by_exponential_levels(normal: Draw) -> None:
+def test_gaussian_gradients_are_rounded_better_than_by_exponential_levels() -> None:
     # r of a bucket of 1024 is nearly N(0, 1 / 1024). For a normal density the companding limit of
     # random rounding with m intervals is (1 / 6) (integral f^(1/3))^3 / m^2 |v|^2 a bucket
     # = (1 / 6) 6 sqrt(3) pi / m^2 = 5.44 / m^2: .028 at m = 14, were no level spent on the tails.
@@ -289,7 +294,7 @@ def naive_statistics(
     return found
 
 
-def test_statistics_are_those_of_the_normalised_buckets(normal: Draw) -> None:
+def test_statistics_are_those_of_the_normalised_buckets() -> None:
     parts = [normal(250) + 0.3, torch.zeros(120), normal(0), 5 * normal(1), 2 * normal(101, 4)]
     found = naive_statistics(parts, 100)
     segments, values = Segments.behind([part.numel() for part in parts]), torch.cat(parts)
@@ -313,9 +318,7 @@ def test_statistics_are_those_of_the_normalised_buckets(normal: Draw) -> None:
 
 
 @pytest.mark.parametrize("method", [alq.Alq, alq.Amq])
-def test_workers_agree_on_the_average_of_their_statistics(
-    method: Any, normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_workers_agree_on_the_average_of_their_statistics(method: Any) -> None:
     group = members(method, 3, bucket=64, bits=3, components=5)
     buckets = [bucket_of((rank + 1) * normal(640, rank), normal(7, rank)) for rank in range(3)]
     exchange(group, buckets, 0)
@@ -335,9 +338,7 @@ def test_workers_agree_on_the_average_of_their_statistics(
 
 
 @pytest.mark.parametrize("method", [alq.Alq, alq.Amq])
-def test_levels_change_only_every_so_many_steps(
-    method: Any, normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_levels_change_only_every_so_many_steps(method: Any) -> None:
     group = members(method, 2, update_every=3, bits=3, bucket=64)
     tables = []
     for step in range(7):
@@ -360,9 +361,7 @@ def test_levels_change_only_every_so_many_steps(
 
 @pytest.mark.parametrize("bits", [2, 4, 5])
 @pytest.mark.parametrize("components", [1, 20])
-def test_messages_have_the_length_of_the_formula(
-    bits: int, components: int, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_messages_have_the_length_of_the_formula(bits: int, components: int) -> None:
     (worker,) = workers(1, bits=bits, bucket=100, components=components)
     generator = worker.exchange(bucket_of(normal(1001)), 0)
     request = next(generator)
@@ -373,9 +372,7 @@ def test_messages_have_the_length_of_the_formula(
     assert request.payload.numel() == HEADER_BYTES + 4 * 11 + math.ceil(1001 * bits / 8)
 
 
-def test_each_ddp_bucket_has_its_own_table(
-    normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_each_ddp_bucket_has_its_own_table() -> None:
     (worker,) = workers(1, bucket=64)
     first = bucket_of(normal(640))
     second = Bucket(

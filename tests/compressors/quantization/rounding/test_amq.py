@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gcsim.compressors.coding.rounding.truncated_normals import Histogram
 from gcsim.compressors.quantization.rounding import alq
 from gcsim.compressors.quantization.rounding.nuqsgd import exponential_levels
 from tests.compressors.shared import members
-
-Exchange = Callable[..., list[torch.Tensor]]
 
 MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
 WIDE = np.array([[0.0, 0.5, 1.0]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,15 @@ from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
-from tests.compressors.shared import BucketOf, Draw, buckets_of_three, members, naive_mean, uniform
-
-Exchange = Callable[..., list[torch.Tensor]]
+from tests.compressors.shared import (
+    bucket_of,
+    buckets_of_three,
+    exchange,
+    members,
+    naive_mean,
+    normal,
+    uniform,
+)
 
 
 def parameters_of(**given: Any) -> NuqsgdParameters:
@@ -54,17 +59,11 @@ def naive_nuqsgd(
     ("bits", "bucket", "norm"), [(4, 100, "l2"), (2, 7, "l2"), (6, None, "max")]
 )
 def test_updates_are_those_of_the_published_algorithm(
-    zero: bool,
-    bits: int,
-    bucket: int | None,
-    norm: str,
-    normal: Draw,
-    bucket_of: BucketOf,
-    exchange: Exchange,
+    zero: bool, bits: int, bucket: int | None, norm: str
 ) -> None:
     group = workers(3, bits=bits, bucket=bucket, norm=norm, zero=zero)
     for step in range(2):
-        given = buckets_of_three(step, normal, bucket_of)
+        given = buckets_of_three(step)
         expected = naive_mean(given, naive_nuqsgd, step=step, chosen=group[0].parameters)
         for update in exchange(group, given, step):
             np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-6)
@@ -72,9 +71,7 @@ def test_updates_are_those_of_the_published_algorithm(
 
 @pytest.mark.parametrize("bits", range(2, 9))
 @pytest.mark.parametrize(("n", "bucket"), [(1, 1024), (1024, 1024), (1025, 1024), (999, None)])
-def test_the_message_has_the_length_of_the_formula(
-    bits: int, n: int, bucket: int | None, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_the_message_has_the_length_of_the_formula(bits: int, n: int, bucket: int | None) -> None:
     (worker,) = workers(1, bits=bits, bucket=bucket)
     request = next(worker.exchange(bucket_of(normal(n)), 0))
     assert isinstance(request, AllGather)
@@ -82,7 +79,7 @@ def test_the_message_has_the_length_of_the_formula(
     assert request.payload.numel() == HEADER_BYTES + 4 * norms + math.ceil(n * bits / 8)
 
 
-def test_long_buckets_are_rounded_better_than_by_even_levels(normal: Draw) -> None:
+def test_long_buckets_are_rounded_better_than_by_even_levels() -> None:
     # Psi by hand: r = v / norm is nearly N(0, 1 / 1024). Even levels, 4 bits, s = 7: nearly all
     # |r| are below 1/7, so E|Q - v|^2 / |v|^2 = sqrt(1024) / 7 sqrt(2 / pi) - 1 = 2.65. With
     # powers of 1/2 the relative variance of an element between two powers is at most 1/8.

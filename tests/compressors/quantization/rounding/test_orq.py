@@ -16,7 +16,7 @@ from gcsim.compressors.coding.rounding.bucket_levels import rounding_error
 from gcsim.compressors.quantization.rounding.orq import Linear, LinearParameters, Orq, OrqParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
-from tests.compressors.shared import Draw, round_alone
+from tests.compressors.shared import Team, normal, round_alone
 
 WIDE = 65535  # the longest bucket: samples close to their distribution
 
@@ -90,7 +90,7 @@ def test_the_middle_level_has_the_least_cost_of_all_elements(seed: int) -> None:
 
 @pytest.mark.parametrize("count", [3, 5, 9])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 9, 50, 300])
-def test_levels_are_those_of_the_naive_recursion(n: int, count: int, normal: Draw) -> None:
+def test_levels_are_those_of_the_naive_recursion(n: int, count: int) -> None:
     for seed in range(5):
         values = normal(n, seed).exp()
         naive = naive_levels(values.double().tolist(), count)
@@ -108,7 +108,7 @@ def test_of_uniform_elements_levels_are_midpoints() -> None:
     [(3, (1.03, 1.03, 1.03)), (5, (0.2279, 0.2633, 0.3003)), (9, (0.0546, 0.0658, 0.0890))],
 )
 def test_the_error_on_clipped_gaussian_elements(
-    count: int, expected: tuple[float, float, float], normal: Draw
+    count: int, expected: tuple[float, float, float]
 ) -> None:
     # Of N(0, 1) clipped to 2.5, as shares of its energy, by numerical integration: ORQ, equal
     # distances, quantiles. Levels of ORQ-9: 0, ±.48, ±1.00, ±1.61, ±2.5.
@@ -125,7 +125,7 @@ def test_the_error_on_clipped_gaussian_elements(
 
 
 @pytest.mark.parametrize("count", [5, 9])
-def test_refined_levels_meet_the_condition_all_at_once(count: int, normal: Draw) -> None:
+def test_refined_levels_meet_the_condition_all_at_once(count: int) -> None:
     for seed in range(4):
         values = normal(500, seed)
         found, given = levels(values, levels=count, refine=True), values.tolist()
@@ -135,7 +135,7 @@ def test_refined_levels_meet_the_condition_all_at_once(count: int, normal: Draw)
         assert cost(given, found) <= cost(given, levels(values, levels=count))
 
 
-def test_elements_far_below_the_largest_keep_their_levels(normal: Draw) -> None:
+def test_elements_far_below_the_largest_keep_their_levels() -> None:
     # Sums from the beginning of the bucket would drown the small elements in the outlier.
     small = normal(1000) * 1e-20
     table = levels(torch.cat((torch.tensor([-3e4]), small)), levels=9)
@@ -144,9 +144,7 @@ def test_elements_far_below_the_largest_keep_their_levels(normal: Draw) -> None:
 
 
 @pytest.mark.parametrize("name", ["orq", "linear"])
-def test_updates_follow_the_definition_over_steps_and_workers(
-    name: str, team: Any, normal: Draw
-) -> None:
+def test_updates_follow_the_definition_over_steps_and_workers(name: str) -> None:
     # Levels by the naive recursion or numpy, rounding by `round_alone` (tested against its
     # definition).
     def levels_of(part: Tensor) -> Any:
@@ -155,7 +153,7 @@ def test_updates_follow_the_definition_over_steps_and_workers(
         return np.quantile(part, np.linspace(0, 1, 5)).tolist()
 
     sizes, size, seed = (70, 9, 1), 32, 7
-    crew = team(name, [(n,) for n in sizes], workers=3, levels=5, bucket=size, seed=seed)
+    crew = Team(name, [(n,) for n in sizes], workers=3, levels=5, bucket=size, seed=seed)
     for step in range(3):
         gradients = [normal(80, 10 * step + rank) for rank in range(3)]
         expected = torch.zeros(80).double()
@@ -177,12 +175,12 @@ def test_updates_follow_the_definition_over_steps_and_workers(
     ("size", "ratios"), [(2048, (19.43, 13.27, 9.58)), (512, (17.90, 12.09, 8.50))]
 )
 def test_the_compression_ratios_with_packing_and_level_tables(
-    size: int, ratios: tuple[float, ...], team: Any, normal: Draw
+    size: int, ratios: tuple[float, ...]
 ) -> None:
     # 32 / (1.6 + 96 / size) and so on, by hand; without the header.
     n = 122_880
     for count, ratio in zip((3, 5, 9), ratios, strict=True):
-        crew = team("orq", [(n,)], workers=1, levels=count, bucket=size)
+        crew = Team("orq", [(n,)], workers=1, levels=count, bucket=size)
         crew.step([normal(n)])
         ((sent,),) = crew.sent
         assert 4 * n / (sent - HEADER_BYTES) == pytest.approx(ratio, abs=0.006)
@@ -193,7 +191,7 @@ def test_the_compression_ratios_with_packing_and_level_tables(
 
 @pytest.mark.parametrize("count", [3, 5, 9])
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 10, 1000])
-def test_levels_are_numpys_quantiles(n: int, count: int, normal: Draw) -> None:
+def test_levels_are_numpys_quantiles(n: int, count: int) -> None:
     values = normal(n)
     kept = values.clone()
     tables = quantiles(values, levels=count, bucket=300)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *(("nuqsgd", {"zero": zero, "bits": bits}) for zero in (True, False) for bits in (2, 4, 6)),
@@ -28,11 +28,11 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "parameters"), OPTIONS)
 def test_the_mean_and_the_error_are_those_of_the_properties(
-    name: str, parameters: dict[str, Any], team: Any, normal: Draw
+    name: str, parameters: dict[str, Any]
 ) -> None:
     values, draws = normal(1200, seed=2), 300
     given = parameters if name == "terngrad" else {"bucket": 256, **parameters}
-    crew = team(name, [(1200,)], workers=1, **given)
+    crew = Team(name, [(1200,)], workers=1, **given)
     properties = compressor_class(name).properties(check_parameters(name, given))
     assert properties.error_bound is not None
     expected = properties.error_bound(values)

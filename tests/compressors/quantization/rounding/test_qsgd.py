@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,10 +24,15 @@ from gcsim.compressors.quantization.rounding.qsgd import (
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw, buckets_of_three, members, naive_mean, uniform
-
-Exchange = Callable[..., list[torch.Tensor]]
-
+from tests.compressors.shared import (
+    bucket_of,
+    buckets_of_three,
+    exchange,
+    members,
+    naive_mean,
+    normal,
+    uniform,
+)
 
 CODINGS: list[Coding] = ["fixed", "digits", "elias_sparse"]
 
@@ -68,18 +72,12 @@ def naive_qsgd(
     ("steps", "bucket", "norm"), [(7, 100, "max"), (1, 33, "l2"), (2, None, "l2"), (127, 7, "max")]
 )
 def test_updates_are_those_of_the_published_algorithm(
-    coding: Coding,
-    steps: int,
-    bucket: int | None,
-    norm: str,
-    normal: Draw,
-    bucket_of: BucketOf,
-    exchange: Exchange,
+    coding: Coding, steps: int, bucket: int | None, norm: str
 ) -> None:
     # Alistarh et al. 2017, section 3.1, in float64; three workers, three steps, three tensors.
     group = workers(3, steps=steps, bucket=bucket, norm=norm, coding=coding)
     for step in range(3):
-        given = buckets_of_three(step, normal, bucket_of)
+        given = buckets_of_three(step)
         expected = naive_mean(given, naive_qsgd, seed=7, step=step, chosen=group[0].parameters)
         for update in exchange(group, given, step):
             np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-6)
@@ -98,9 +96,7 @@ def exact_variance(values: torch.Tensor, size: int, steps: int, norm: str) -> fl
 
 
 @pytest.mark.parametrize(("norm", "expected"), [("max", 0.036), ("l2", 1.55)])
-def test_the_error_of_gaussian_gradients_is_known(
-    norm: str, expected: float, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_the_error_of_gaussian_gradients_is_known(norm: str, expected: float) -> None:
     # N(0, 1), s = 7, buckets of 500. Maximum norm: (max / s)^2 E f(1 - f) with E max^2 = 10.6 and
     # fractions nearly uniform, E f(1 - f) = 1/6: 10.6 / 49 / 6 = .036. Euclidean: nearly all
     # quotients are below 1, so E|v| sqrt(d) / s - E v^2 = sqrt(500) / 7 sqrt(2 / pi) - 1 = 1.55.
@@ -115,9 +111,7 @@ def test_the_error_of_gaussian_gradients_is_known(
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7, 8, 15, 16, 127])
 @pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1025])
-def test_the_message_has_the_length_of_the_formula(
-    steps: int, n: int, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_the_message_has_the_length_of_the_formula(steps: int, n: int) -> None:
     (worker,) = workers(1, steps=steps)
     width = math.ceil(math.log2(2 * steps + 1))
     assert forms(steps)["fixed"].bits == width
@@ -128,7 +122,7 @@ def test_the_message_has_the_length_of_the_formula(
 @pytest.mark.parametrize("norm", ["max", "l2"])
 @pytest.mark.parametrize("bucket", [100, None])
 def test_the_bound_of_the_laws_is_the_formula_bucket_by_bucket(
-    norm: Norm, bucket: int | None, normal: Draw
+    norm: Norm, bucket: int | None
 ) -> None:
     # Alistarh et al., Lemma 3.1, min(d / s^2, sqrt(d) / s) |g|^2; Bernoulli's variance is at most
     # 1/4 of a squared interval: d max^2 / (4 s^2).
@@ -154,9 +148,7 @@ def test_the_bound_of_the_laws_is_the_formula_bucket_by_bucket(
     # independent script measured. There a gap begins anew in each bucket, which shortens it.
     [(1, 0.451, 2.0625), (4, 1.097, 4.0625), (16, 2.381, 6.0625), (23, 2.841, 6.0625)],
 )
-def test_elias_codes_take_the_known_bits(
-    steps: int, sparse: float, fixed: float, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_elias_codes_take_the_known_bits(steps: int, sparse: float, fixed: float) -> None:
     n = 512 * 2000
     bucket = bucket_of(normal(n, seed=1))
 
@@ -171,9 +163,7 @@ def test_elias_codes_take_the_known_bits(
 @pytest.mark.parametrize(
     ("steps", "bits"), [(1, 1.6), (2, 7 / 3), (4, 3.2), (3, 3.0), (7, 4.0), (127, 8.0)]
 )
-def test_digits_take_the_bits_of_their_groups(
-    steps: int, bits: float, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_digits_take_the_bits_of_their_groups(steps: int, bits: float) -> None:
     n = 15 * 512
     (worker,) = workers(1, steps=steps, coding="digits")
     message = worker.encode(bucket_of(normal(n)), 0)
@@ -181,9 +171,7 @@ def test_digits_take_the_bits_of_their_groups(
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_only_elias_messages_exchange_their_lengths(
-    coding: Coding, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_only_elias_messages_exchange_their_lengths(coding: Coding) -> None:
     (worker,) = workers(1, coding=coding)
     request = next(worker.exchange(bucket_of(normal(100)), 0))
     assert isinstance(request, AllGather)
@@ -205,9 +193,7 @@ def reframed(message: torch.Tensor, **changes: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_what_cannot_have_been_sent_is_refused_even_with_a_checksum(
-    coding: Coding, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_what_cannot_have_been_sent_is_refused_even_with_a_checksum(coding: Coding) -> None:
     bucket = bucket_of(normal(300))
     (worker,) = workers(1, coding=coding, bucket=100)
     message = worker.encode(bucket, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,10 +18,7 @@ from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw, members, uniform
-
-Exchange = Callable[..., list[torch.Tensor]]
-Update = Callable[..., torch.Tensor]
+from tests.compressors.shared import bucket_of, exchange, members, normal, uniform
 
 
 def parameters_of(**given: Any) -> terngrad.TernGradParameters:
@@ -30,16 +26,6 @@ def parameters_of(**given: Any) -> terngrad.TernGradParameters:
 
 
 workers = partial(members, terngrad.TernGrad)
-
-
-@pytest.fixture
-def alone(bucket_of: BucketOf, exchange: Exchange) -> Update:
-    """The update of a single worker: its own decoded message."""
-
-    def update(values: torch.Tensor, step: int = 0, **parameters: Any) -> torch.Tensor:
-        return exchange(workers(1, **parameters), [bucket_of(values)], step)[0]
-
-    return update
 
 
 def bound_and_scalar(
@@ -57,9 +43,7 @@ def clipped(values: torch.Tensor, clip: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("n", [1, 4, 5, 6, 1001])
-def test_the_message_has_the_length_of_the_formula(
-    n: int, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_the_message_has_the_length_of_the_formula(n: int) -> None:
     for packing, packed in (("base3", math.ceil(n / 5)), ("two_bit", math.ceil(n / 4))):
         (worker,) = workers(1, packing=packing)
         exchange = worker.exchange(bucket_of(normal(n), normal(n)), 0)
@@ -87,13 +71,7 @@ def naive_ternary(
 @pytest.mark.parametrize("scalar", ["largest", "clip"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_updates_are_those_of_the_published_algorithm(
-    packing: str,
-    clip: float | None,
-    scalar: str,
-    shared: bool,
-    normal: Draw,
-    bucket_of: BucketOf,
-    exchange: Exchange,
+    packing: str, clip: float | None, scalar: str, shared: bool
 ) -> None:
     # Wen et al. 2017, Algorithm 1 and section 3.3, in float64: three workers, two steps.
     if packing == "all_reduce" and not shared:
@@ -126,9 +104,7 @@ def test_updates_are_those_of_the_published_algorithm(
 
 
 @pytest.mark.parametrize("n", [1, 9, 1000])
-def test_summed_digits_travel_as_one_byte_an_element(
-    n: int, normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_summed_digits_travel_as_one_byte_an_element(n: int) -> None:
     exchange = workers(1, packing="all_reduce")[0].exchange(bucket_of(normal(n), normal(2)), 0)
     scalars = next(exchange)
     assert isinstance(scalars, AllReduce)
@@ -138,9 +114,7 @@ def test_summed_digits_travel_as_one_byte_an_element(
     assert int(digits.tensor.abs().max()) <= 1
 
 
-def test_own_scalars_need_no_collective_of_their_own(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
+def test_own_scalars_need_no_collective_of_their_own() -> None:
     one, other = bucket_of(torch.tensor([1.0, -1.0])), bucket_of(torch.tensor([10.0, 10.0]))
     assert isinstance(next(workers(1, shared=False)[0].exchange(one, 0)), AllGather)
     # by hand: with its own scalar each is exact, so the update is the mean, at every step
@@ -149,7 +123,7 @@ def test_own_scalars_need_no_collective_of_their_own(
         assert updates[0].tolist() == pytest.approx([5.5, 4.5], rel=1e-6)
 
 
-def test_int8_holds_the_sums_of_127_workers(bucket_of: BucketOf, exchange: Exchange) -> None:
+def test_int8_holds_the_sums_of_127_workers() -> None:
     group = workers(127, packing="all_reduce", clip=None)
     updates = exchange(group, [bucket_of(torch.tensor([-2.0, 2.0]))] * 127)
     assert updates[126].tolist() == pytest.approx([-2.0, 2.0], rel=1e-6)
@@ -163,7 +137,7 @@ def test_a_sum_of_digits_of_own_scalars_is_refused() -> None:
         parameters_of(packing="all_reduce", shared=False)
 
 
-def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Draw) -> None:
+def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known() -> None:
     # n = 10^6, an independent script: Gaussian 2.76 and 1.01 |g|^2; N(0, 1) exp(.8 N(0, 1)), as
     # gradients are, 23.7 and .86. The unclipped ones follow the largest of 10^6 values, so they
     # are compared with what that says: s E|v| / E v^2 - 1, E|v| = sqrt(2 / pi) e^.32,
@@ -186,7 +160,7 @@ def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Dra
         assert relative(values, None) == pytest.approx(known, rel=0.4)
 
 
-def test_deviation_is_about_the_mean_and_zero_only_without_spread(normal: Draw) -> None:
+def test_deviation_is_about_the_mean_and_zero_only_without_spread() -> None:
     values = 1e6 + 4 * normal(100_001)  # squares about zero would lose all but four digits
     bound, largest = bound_and_scalar(values, 1.0)
     assert bound == pytest.approx(float(values.double().std(correction=0)), rel=1e-6)
@@ -197,9 +171,7 @@ def test_deviation_is_about_the_mean_and_zero_only_without_spread(normal: Draw) 
     assert bound_and_scalar(torch.tensor([-3.0]), 1.0) == (math.inf, 3.0)
 
 
-def test_what_cannot_have_been_sent_is_refused_even_with_a_checksum(
-    normal: Draw, bucket_of: BucketOf
-) -> None:
+def test_what_cannot_have_been_sent_is_refused_even_with_a_checksum() -> None:
     bucket = bucket_of(normal(10))
     scalar = [0, 0, 128, 63]  # 1.0
     for flags, digits in (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,12 @@ from gcsim.compressors.coding.rounding.rotation import rotate
 from gcsim.compressors.quantization.rounding import thc
 from gcsim.compressors.segments import Segments, keys_of
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, layout_of
+from tests.compressors.shared import Team, layout_of, normal
 
 
-def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
+def test_every_step_follows_the_definition() -> None:
     # Two tensors, three workers, five steps, with the codes as they were sent.
-    crew = team("thc", [(70,), (33,)], workers=3)
+    crew = Team("thc", [(70,), (33,)], workers=3)
     segments, errors = Segments.of(crew.layout), [torch.zeros(103)] * 3
     for step in range(5):
         given = [normal(103, 10 * step + rank) * (1 + rank) for rank in range(3)]
@@ -60,8 +59,8 @@ def test_no_other_table_has_a_smaller_error() -> None:
     assert sum(costs[pair] for pair in ours) == pytest.approx(best[thc.GRID], rel=1e-6)
 
 
-def test_four_bits_go_up_and_eight_come_down(team: Any, normal: Draw) -> None:
-    crew = team("thc", [(1001,), (10, 7)], workers=2)
+def test_four_bits_go_up_and_eight_come_down() -> None:
+    crew = Team("thc", [(1001,), (10, 7)], workers=2)
     crew.step([normal(1071, rank) for rank in range(2)])
     # a float32 for each tensor, then codes
     assert crew.sent == [(8, 8), (2 * HEADER_BYTES + 501 + 35,) * 2]

@@ -15,7 +15,7 @@ from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_chance.tk_ccd import TkCcd
 from gcsim.errors import InputError, InternalError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 NAME = "tk_ccd"
 
@@ -29,12 +29,10 @@ def groups_of(n: int, always: torch.Tensor, groups: int, seed: int) -> list[torc
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_stage_sends_the_largest_in_each_trial_and_the_rest_once(
-    team: Any, normal: Draw, workers: int
-) -> None:
+def test_a_stage_sends_the_largest_in_each_trial_and_the_rest_once(workers: int) -> None:
     # Naive: j = (k Q - n) / (Q - 1) for k = ratio n; here (.2 * 500 * 10 - 500) / 9 = 55.6 -> 56.
     n, groups = 500, 10
-    crew = team(NAME, [(50, 10), (3,)], workers=workers, ratio=0.2, groups=groups, values="fp32")
+    crew = Team(NAME, [(50, 10), (3,)], workers=workers, ratio=0.2, groups=groups, values="fp32")
     for stage in range(2):
         first = stage * (groups + 1)
         gradients = [normal(n + 3, 100 * stage + rank) + 5.0 for rank in range(workers)]
@@ -78,10 +76,10 @@ def test_each_element_is_in_each_group_equally_often() -> None:
     assert float((counts - draws / groups).abs().max()) < 4.5 * sd  # 35 counts: 2e-4
 
 
-def test_the_error_of_a_trial_is_below_that_of_the_largest(team: Any, normal: Draw) -> None:
+def test_the_error_of_a_trial_is_below_that_of_the_largest() -> None:
     n = 5000
     gradient = normal(n, 1)
-    crew = team(NAME, [(n,)], workers=1)
+    crew = Team(NAME, [(n,)], workers=1)
     crew.step([gradient], 0)
     count = crew.workers[0].stages[0].always.numel()
     assert count == round((0.02 * n * 100 - n) / 99)  # j
@@ -105,9 +103,9 @@ def test_a_ratio_below_one_group_is_refused() -> None:
         check_parameters(NAME, {"ratio": 0.005})
 
 
-def test_a_trial_without_a_stage_is_our_bug(team: Any) -> None:
+def test_a_trial_without_a_stage_is_our_bug() -> None:
     with pytest.raises(InternalError, match="before any synchronisation"):
-        team(NAME, [(10,)], workers=1).step([torch.ones(10)], 1)
+        Team(NAME, [(10,)], workers=1).step([torch.ones(10)], 1)
 
 
 @pytest.mark.parametrize(

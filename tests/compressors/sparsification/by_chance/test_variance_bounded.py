@@ -23,7 +23,7 @@ from gcsim.compressors.sparsification.by_chance.variance_bounded import (
     multipliers,
 )
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw, encode_indices
+from tests.compressors.shared import Team, bucket_of, encode_indices, normal
 
 
 def one(**parameters: Any) -> VarianceBounded:
@@ -69,7 +69,7 @@ def closed_form(gradient: Tensor, eps: float) -> Tensor:
 
 
 @pytest.mark.parametrize("density", [0.01, 0.02, 0.3])
-def test_the_greedy_is_the_published_one(normal: Draw, density: float) -> None:
+def test_the_greedy_is_the_published_one(density: float) -> None:
     gradient = normal(10_000, 1) * normal(10_000, 2).exp()
     for rounds in (1, 2, 10):
         expected = greedy(gradient, density, rounds)
@@ -77,7 +77,7 @@ def test_the_greedy_is_the_published_one(normal: Draw, density: float) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_two_rounds_reach_the_density(normal: Draw) -> None:
+def test_two_rounds_reach_the_density() -> None:
     # sum p = 100.0 for 1 % of 10^4 elements
     assert float(chances(normal(10_000, 1), ratio=0.01).sum()) == pytest.approx(100.0, abs=0.05)
 
@@ -85,7 +85,7 @@ def test_two_rounds_reach_the_density(normal: Draw) -> None:
 @pytest.mark.parametrize("eps", [0.05, 0.5, 1.0, 5.0])
 @pytest.mark.parametrize("spread", [0.0, 1.5])
 def test_the_bound_gives_the_closed_form_and_exactly_that_second_moment(
-    normal: Draw, eps: float, spread: float
+    eps: float, spread: float
 ) -> None:
     gradient = normal(3000, 1) * (spread * normal(3000, 2)).exp()
     p = chances(gradient, bound=eps)
@@ -95,9 +95,7 @@ def test_the_bound_gives_the_closed_form_and_exactly_that_second_moment(
 
 
 @pytest.mark.parametrize("parameters", [{"ratio": 0.1}, {"bound": 1.0}])
-def test_what_is_sent_is_the_value_or_one_magnitude_with_sign(
-    normal: Draw, bucket_of: BucketOf, parameters: dict[str, Any]
-) -> None:
+def test_what_is_sent_is_the_value_or_one_magnitude_with_sign(parameters: dict[str, Any]) -> None:
     gradient = normal(4000, 3) * normal(4000, 4).exp()
     bucket = bucket_of(gradient)
     p, worker = chances(gradient, **parameters), one(**parameters)
@@ -116,9 +114,7 @@ def test_what_is_sent_is_the_value_or_one_magnitude_with_sign(
 
 
 @pytest.mark.parametrize("coder", [Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP])
-def test_the_message_has_the_length_of_the_formula(
-    normal: Draw, bucket_of: BucketOf, coder: Coder
-) -> None:
+def test_the_message_has_the_length_of_the_formula(coder: Coder) -> None:
     gradient = normal(4000, 3) * normal(4000, 4).exp()
     bucket, worker = bucket_of(gradient), one(ratio=0.1, indices=coder.name.lower())
     message = worker.encode(bucket, 0)
@@ -133,8 +129,8 @@ def test_the_message_has_the_length_of_the_formula(
         assert codes == [-(-int(part.sum()) * 12 // 8) for part in (a, b)]
 
 
-def test_workers_draw_independently_and_average(team: Any, normal: Draw) -> None:
-    crew = team("variance_bounded", [(20, 20), (7,)], workers=3, ratio=0.2)
+def test_workers_draw_independently_and_average() -> None:
+    crew = Team("variance_bounded", [(20, 20), (7,)], workers=3, ratio=0.2)
     gradients = [normal(407, rank) for rank in range(3)]
     updates = crew.step(gradients, 4)
     assert all(torch.equal(update, updates[0]) for update in updates)
@@ -147,7 +143,7 @@ def test_workers_draw_independently_and_average(team: Any, normal: Draw) -> None
 
 
 @pytest.mark.parametrize("bound", [None, 1.0])
-def test_zeros_send_nothing(bucket_of: BucketOf, bound: float | None) -> None:
+def test_zeros_send_nothing(bound: float | None) -> None:
     bucket = bucket_of(torch.zeros(50), torch.zeros(0))
     message = one(bound=bound).encode(bucket, 0)
     assert message.numel() == 2 * (HEADER_BYTES + 12)
@@ -164,9 +160,7 @@ def test_zeros_send_nothing(bucket_of: BucketOf, bound: float | None) -> None:
         (1.0, 0, 1),  # lengths that do not fit
     ],
 )
-def test_a_message_that_contradicts_itself_is_refused(
-    bucket_of: BucketOf, head: tuple[float, int, int]
-) -> None:
+def test_a_message_that_contradicts_itself_is_refused(head: tuple[float, int, int]) -> None:
     bucket = bucket_of(torch.ones(10))
     body = torch.frombuffer(bytearray(struct.pack("<fII", *head) + bytes(7)), dtype=torch.uint8)
     for cut in (body, body[:5]):

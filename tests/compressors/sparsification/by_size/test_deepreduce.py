@@ -14,16 +14,16 @@ from gcsim.compressors.conformance import check
 from gcsim.compressors.segments import ZERO, Segments
 from gcsim.compressors.sparsification.by_size.deepreduce import DeepReduceParameters, add_decoded
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, layout_of
+from tests.compressors.shared import Team, layout_of, normal
 
 
 def test_it_conforms_where_all_tensors_have_filters() -> None:
     assert check("deepreduce", {"skip": 0})
 
 
-def test_a_naive_sender_and_receiver_agree_over_several_steps(team: Any, normal: Draw) -> None:
+def test_a_naive_sender_and_receiver_agree_over_several_steps() -> None:
     """Oracle: top-k by sorting; which positions travel is read off the residual's zeros."""
-    crew, n = team("deepreduce", [(3000,)], workers=3), 3000
+    crew, n = Team("deepreduce", [(3000,)], workers=3), 3000
     memory = [np.zeros(n) for _ in range(3)]
     for t in range(5):
         given = [normal(n, 10 * t + rank) for rank in range(3)]
@@ -41,9 +41,9 @@ def test_a_naive_sender_and_receiver_agree_over_several_steps(team: Any, normal:
             np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_payload_has_the_length_of_the_formula(team: Any, normal: Draw) -> None:
+def test_payload_has_the_length_of_the_formula() -> None:
     # n = 1e6, k = 1e4: 14.378 bits an index, 17 972 bytes; the small tensor 32. 32 a value
-    crew = team("deepreduce", [(1_000_000,), (1000,)])
+    crew = Team("deepreduce", [(1_000_000,), (1000,)])
     crew.step([normal(1_001_000, rank) for rank in range(2)])
     sent = [int((worker.residual[0] == 0).sum()) for worker in crew.workers]
     assert crew.sent[1] == tuple(2 * HEADER_BYTES + 17_972 + 10 * 4 + 4 * many for many in sent)

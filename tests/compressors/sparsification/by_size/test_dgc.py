@@ -14,7 +14,7 @@ from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from gcsim.compressors.random import stream
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.sparsification.by_size.dgc import sample_stride
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 
 def sgd_buffer(gradients: list[Tensor], momentum: float, nesterov: bool) -> list[Tensor]:
@@ -32,11 +32,9 @@ def sgd_buffer(gradients: list[Tensor], momentum: float, nesterov: bool) -> list
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("shape", [(60,), (12, 5)], ids=["dense", "sparse"])
-def test_sending_everything_is_momentum_sgd(
-    team: Any, normal: Draw, shape: tuple[int, ...], nesterov: bool
-) -> None:
+def test_sending_everything_is_momentum_sgd(shape: tuple[int, ...], nesterov: bool) -> None:
     # ratio 1 without masking: v is emptied each step, so the update is the momentum term itself.
-    workers = team("dgc", [shape], ratio=1.0, nesterov=nesterov, factor_masking=False)
+    workers = Team("dgc", [shape], ratio=1.0, nesterov=nesterov, factor_masking=False)
     gradients = [[normal(60, 2 * t + rank) for rank in range(2)] for t in range(5)]
     expected = sgd_buffer([(a + b) / 2 for a, b in gradients], 0.9, nesterov)
     for t, (pair, step) in enumerate(zip(gradients, expected, strict=True)):
@@ -52,18 +50,18 @@ def test_sending_everything_is_momentum_sgd(
     ],
 )
 def test_warm_up_ratios_are_those_of_the_schedule(
-    team: Any, given: dict[str, Any], expected: list[float]
+    given: dict[str, Any], expected: list[float]
 ) -> None:
-    (worker,) = team("dgc", [(2, 2)], workers=1, steps_per_epoch=10, **given).workers
+    (worker,) = Team("dgc", [(2, 2)], workers=1, steps_per_epoch=10, **given).workers
     ratios = [worker.ratio(10 * epoch) for epoch in range(len(expected))]
     assert ratios == pytest.approx(expected, rel=2e-3)
     assert worker.ratio(9) == worker.ratio(0)
 
 
 @pytest.mark.parametrize("tail", ["normal", "heavy", "few", "constant"])
-def test_never_more_than_k_and_rarely_much_less(team: Any, normal: Draw, tail: str) -> None:
+def test_never_more_than_k_and_rarely_much_less(tail: str) -> None:
     n, ratio = 200_000, 0.01
-    workers = team("dgc", [(400, 500)], workers=1, ratio=ratio)
+    workers = Team("dgc", [(400, 500)], workers=1, ratio=ratio)
     for t in range(4):
         z = normal(n, t)
         gradient = {
@@ -79,18 +77,16 @@ def test_never_more_than_k_and_rarely_much_less(team: Any, normal: Draw, tail: s
         assert workers.sent[-1] == (HEADER_BYTES + 8 * frame.nonzero,)  # 64 bits each
 
 
-def test_the_sampled_threshold_keeps_nearly_the_energy_of_exact_top_k(
-    team: Any, normal: Draw
-) -> None:
+def test_the_sampled_threshold_keeps_nearly_the_energy_of_exact_top_k() -> None:
     n = 200_000
     gradient = normal(n, 1)
-    sent = team("dgc", [(400, 500)], workers=1, ratio=0.01).step([gradient])[0]
+    sent = Team("dgc", [(400, 500)], workers=1, ratio=0.01).step([gradient])[0]
     best = gradient.abs().topk(2000).values.square().sum()
     assert 0.75 * best <= sent.square().sum() <= best
 
 
-def test_one_dimensional_tensors_go_through_a_dense_all_reduce(team: Any, normal: Draw) -> None:
-    workers = team("dgc", [(20, 10), (10,), (), (30, 4)], ratio=0.1)
+def test_one_dimensional_tensors_go_through_a_dense_all_reduce() -> None:
+    workers = Team("dgc", [(20, 10), (10,), (), (30, 4)], ratio=0.1)
     gradients = [normal(331, seed) for seed in range(2)]
     update = workers.step(gradients)[0]
     kinds = [record.kind for record in workers.listener.collectives]
@@ -106,20 +102,20 @@ def test_one_dimensional_tensors_go_through_a_dense_all_reduce(team: Any, normal
     torch.testing.assert_close(update[200:211], mean[200:211])
 
 
-def test_a_bucket_of_one_kind_uses_one_collective(team: Any, normal: Draw) -> None:
-    dense, sparse = team("dgc", [(10,)]), team("dgc", [(5, 2)])
+def test_a_bucket_of_one_kind_uses_one_collective() -> None:
+    dense, sparse = Team("dgc", [(10,)]), Team("dgc", [(5, 2)])
     for workers in (dense, sparse):
         workers.step([normal(10, seed) for seed in range(2)])
     assert [r.kind for r in dense.listener.collectives] == ["all_reduce"]
     assert [r.kind for r in sparse.listener.collectives] == ["all_gather", "all_gather"]
 
 
-def test_local_clipping_limits_the_norm_to_the_root_of_n_share(team: Any) -> None:
+def test_local_clipping_limits_the_norm_to_the_root_of_n_share() -> None:
     # norm 5 is cut to 1 / sqrt(4) = 0.5; norm 0.3 stays
-    workers = team("dgc", [(1, 2)], workers=4, ratio=1.0, clip_norm=1.0)
+    workers = Team("dgc", [(1, 2)], workers=4, ratio=1.0, clip_norm=1.0)
     update = workers.step([torch.tensor([3.0, 4.0])] * 4)[0]
     torch.testing.assert_close(update, torch.tensor([0.3, 0.4]))
-    workers = team("dgc", [(2,)], workers=4, clip_norm=1.0)
+    workers = Team("dgc", [(2,)], workers=4, clip_norm=1.0)
     update = workers.step([torch.tensor([0.0, 0.3])] * 4)[0]
     torch.testing.assert_close(update, torch.tensor([0.0, 0.3]))
 
@@ -190,7 +186,7 @@ def naive_step(
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("factor_masking", [False, True])
 def test_several_steps_are_those_of_the_authors_code(
-    team: Any, normal: Draw, too_many: str, nesterov: bool, factor_masking: bool
+    too_many: str, nesterov: bool, factor_masking: bool
 ) -> None:
     given = {
         "ratio": 0.1, "momentum": 0.7, "nesterov": nesterov, "factor_masking": factor_masking,
@@ -199,7 +195,7 @@ def test_several_steps_are_those_of_the_authors_code(
     n, crew = 700, 2
     stride = sample_stride(n, 0.1, 0.02)
     assert stride > 1
-    workers = team("dgc", [(n // 10, 10)], workers=crew, seed=5, **given)
+    workers = Team("dgc", [(n // 10, 10)], workers=crew, seed=5, **given)
     u = [[0.0] * n for _ in range(crew)]
     v = [[0.0] * n for _ in range(crew)]
     for t in range(6):
@@ -216,10 +212,8 @@ def test_several_steps_are_those_of_the_authors_code(
             assert worker.u[0].tolist() == u[rank]
 
 
-def test_a_message_of_half_precision_values_takes_48_bits_an_element(
-    team: Any, normal: Draw
-) -> None:
-    workers = team("dgc", [(40, 50)], workers=1, ratio=0.01, values="fp16")
+def test_a_message_of_half_precision_values_takes_48_bits_an_element() -> None:
+    workers = Team("dgc", [(40, 50)], workers=1, ratio=0.01, values="fp16")
     workers.step([normal(2000)])
     assert workers.sent[-1] == (HEADER_BYTES + 20 * 6,)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 Sparse = dict[int, np.float32]
 Vector = NDArray[np.float32]
@@ -59,9 +57,9 @@ def oracle(residuals: list[Vector], given: list[Vector], k: int) -> Vector:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8])
-def test_several_steps_equal_the_naive_tree(team: Any, normal: Draw, workers: int) -> None:
+def test_several_steps_equal_the_naive_tree(workers: int) -> None:
     n, k = 300, 9
-    crew = team("gtopk", [(n,)], workers=workers, ratio=k / n)
+    crew = Team("gtopk", [(n,)], workers=workers, ratio=k / n)
     residuals = [np.zeros(n, dtype=np.float32) for _ in range(workers)]
     for t in range(5):
         given = [normal(n, 10 * t + rank) for rank in range(workers)]
@@ -70,9 +68,9 @@ def test_several_steps_equal_the_naive_tree(team: Any, normal: Draw, workers: in
             np.testing.assert_array_equal(update.numpy(), expected)
 
 
-def test_every_message_holds_k_values_and_k_indices(team: Any, normal: Draw) -> None:
+def test_every_message_holds_k_values_and_k_indices() -> None:
     # 64 bits an element and a header a tensor, up and down (Shi et al. 2019: 2 k words)
-    crew = team("gtopk", [(40, 25), (30,)], workers=4, ratio=0.01)
+    crew = Team("gtopk", [(40, 25), (30,)], workers=4, ratio=0.01)
     crew.step([normal(1030, rank) for rank in range(4)])
     (record,) = crew.listener.collectives
     assert record.kind == "tree_merge"
@@ -80,7 +78,7 @@ def test_every_message_holds_k_values_and_k_indices(team: Any, normal: Draw) -> 
     assert record.pulled == record.sent[0]
 
 
-def test_merging_pairs_adds_sparse_vectors(normal: Draw) -> None:
+def test_merging_pairs_adds_sparse_vectors() -> None:
     # oracle: the dense sum
     dense = torch.zeros(2, 500)
     lists = []
@@ -99,8 +97,8 @@ def test_merging_pairs_adds_sparse_vectors(normal: Draw) -> None:
     assert torch.equal(dense.sum(0)[indices], values)
 
 
-def test_a_message_with_another_number_of_elements_is_refused(team: Any, normal: Draw) -> None:
-    crew = team("gtopk", [(200,)], workers=2, ratio=0.05)
-    crew.workers[1] = team("gtopk", [(200,)], workers=2, ratio=0.1).workers[1]
+def test_a_message_with_another_number_of_elements_is_refused() -> None:
+    crew = Team("gtopk", [(200,)], workers=2, ratio=0.05)
+    crew.workers[1] = Team("gtopk", [(200,)], workers=2, ratio=0.1).workers[1]
     with pytest.raises(InputError, match="gTop-k: error: damaged payload: 20 elements, not 10"):
         crew.step([normal(200, rank) for rank in range(2)])

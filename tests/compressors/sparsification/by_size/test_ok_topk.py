@@ -10,7 +10,7 @@ import torch
 
 from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw
+from tests.compressors.shared import Team, bucket_of, normal
 
 
 def sent_words(crew: Any) -> float:
@@ -25,12 +25,10 @@ def sent_words(crew: Any) -> float:
     return total
 
 
-def test_an_exact_step_delivers_the_largest_sums_of_what_was_selected(
-    team: Any, normal: Draw
-) -> None:
+def test_an_exact_step_delivers_the_largest_sums_of_what_was_selected() -> None:
     # oracle: top-k of the dense sum of each worker's own top-k, worker by worker, over all steps
     n, k, workers = 600, 12, 4
-    crew = team("ok_topk", [(n,)], workers=workers, ratio=k / n, threshold_interval=1,
+    crew = Team("ok_topk", [(n,)], workers=workers, ratio=k / n, threshold_interval=1,
                 region_interval=2)  # fmt: skip
     residuals = [np.zeros(n, dtype=np.float32) for _ in range(workers)]
     for t in range(6):
@@ -54,10 +52,10 @@ def test_an_exact_step_delivers_the_largest_sums_of_what_was_selected(
 @pytest.mark.parametrize(
     "workers", [2, pytest.param(4, marks=pytest.mark.long), pytest.param(8, marks=pytest.mark.long)]
 )
-def test_a_step_moves_less_than_six_k_words(team: Any, normal: Draw, workers: int) -> None:
+def test_a_step_moves_less_than_six_k_words(workers: int) -> None:
     # Li & Hoefler 2022: < 6 k words a worker where thresholds are reused; k here is 100. While
     # the residual still grows, after the start, more elements pass a threshold from before.
-    crew = team("ok_topk", [(50, 40)], workers=workers, ratio=0.05)
+    crew = Team("ok_topk", [(50, 40)], workers=workers, ratio=0.05)
     words = []
     for t in range(160):
         crew.step([normal(2000, 10 * t + rank) for rank in range(workers)], t)
@@ -66,10 +64,10 @@ def test_a_step_moves_less_than_six_k_words(team: Any, normal: Draw, workers: in
     assert max(words) < 6 * 100
 
 
-def test_regions_become_balanced(team: Any, normal: Draw) -> None:
+def test_regions_become_balanced() -> None:
     # large elements sit in the first tenth: even regions would put nearly all on worker 0
     shape = torch.where(torch.arange(10_000) < 1000, 10.0, 0.1)
-    crew = team("ok_topk", [(10_000,)], workers=4, ratio=0.01)
+    crew = Team("ok_topk", [(10_000,)], workers=4, ratio=0.01)
     crew.step([shape * normal(10_000, rank) for rank in range(4)], 0)
     (bounds,) = {tuple(m._schedules[0].regions.table.sum(axis=1)) for m in crew.workers}
     assert bounds[-1] == 10_000
@@ -78,23 +76,23 @@ def test_regions_become_balanced(team: Any, normal: Draw) -> None:
     assert max(shares[-4:]) < 2.5 * sum(shares[-4:]) / 4
 
 
-def test_reused_thresholds_follow_the_published_factors(team: Any, normal: Draw) -> None:
-    crew = team("ok_topk", [(1000,)], workers=1, ratio=0.05)
+def test_reused_thresholds_follow_the_published_factors() -> None:
+    crew = Team("ok_topk", [(1000,)], workers=1, ratio=0.05)
     crew.step([normal(1000, 0)], 0)
     before = crew.workers[0]._schedules[0].local
     crew.step([10 * normal(1000, 1)], 1)  # far more than 5/4 k pass
     assert crew.workers[0]._schedules[0].local == pytest.approx(1.012 * before)
-    quiet = team("ok_topk", [(1000,)], workers=1, ratio=0.05)
+    quiet = Team("ok_topk", [(1000,)], workers=1, ratio=0.05)
     quiet.step([normal(1000, 0)], 0)
     quiet.step([torch.zeros(1000)], 1)  # what was left is below the threshold: too few pass
     assert quiet.workers[0]._schedules[0].local == pytest.approx(before / 1.012)
 
 
-def test_a_threshold_of_zero_passes_no_zeros(team: Any) -> None:
+def test_a_threshold_of_zero_passes_no_zeros() -> None:
     # 5 of 1000 elements are not zero, k is 10: the k-th largest is 0. All that is left travels.
     gradient = torch.zeros(1000)
     gradient[::200] = 1.0
-    crew = team("ok_topk", [(1000,)], workers=1)
+    crew = Team("ok_topk", [(1000,)], workers=1)
     crew.step([gradient], 0)
     assert crew.workers[0]._schedules[0].local == 0.0
     (update,) = crew.step([gradient], 1)
@@ -102,10 +100,8 @@ def test_a_threshold_of_zero_passes_no_zeros(team: Any) -> None:
     assert crew.sent[0] == (HEADER_BYTES + 8 * 5,)
 
 
-def test_elements_of_another_region_are_refused(
-    team: Any, bucket_of: BucketOf, normal: Draw
-) -> None:
-    worker = team("ok_topk", [(1000,)], workers=2, ratio=0.1).workers[0]
+def test_elements_of_another_region_are_refused() -> None:
+    worker = Team("ok_topk", [(1000,)], workers=2, ratio=0.1).workers[0]
     exchange = worker.exchange(bucket_of(normal(1000)), 0)
     boundaries = next(exchange)
     request = exchange.send(2 * boundaries.tensor)
@@ -114,16 +110,16 @@ def test_elements_of_another_region_are_refused(
         exchange.send([own, other])
 
 
-def test_what_is_owed_is_a_copy(team: Any, bucket_of: BucketOf, normal: Draw) -> None:
-    crew, bucket = team("ok_topk", [(100,)], workers=1), bucket_of(normal(100))
+def test_what_is_owed_is_a_copy() -> None:
+    crew, bucket = Team("ok_topk", [(100,)], workers=1), bucket_of(normal(100))
     assert not crew.workers[0].residual_of(bucket).any()
     crew.step([bucket.gradient])
     crew.workers[0].residual_of(bucket).zero_()
     assert crew.workers[0].residual_of(bucket).any()
 
 
-def test_lengths_are_announced_by_the_collectives(team: Any, normal: Draw) -> None:
-    crew = team("ok_topk", [(1000,)], workers=2)
+def test_lengths_are_announced_by_the_collectives() -> None:
+    crew = Team("ok_topk", [(1000,)], workers=2)
     crew.step([normal(1000, rank) for rank in range(2)], 1)  # sets everything up: no state yet
     kinds = [(r.kind, r.part, r.variable) for r in crew.listener.collectives]
     assert kinds == [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,12 +10,12 @@ from torch import Tensor
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.sparsification.by_size.omnireduce import add_blocks
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, layout_of
+from tests.compressors.shared import Team, layout_of, normal
 
 NAME = "omnireduce"
 
 
-def sparse(normal: Draw, n: int, seed: int, density: float) -> Tensor:
+def sparse(n: int, seed: int, density: float) -> Tensor:
     """Gaussian, but zero in most of the blocks of 256."""
     draw = np.random.default_rng(seed)
     blocks = torch.from_numpy(draw.random(-(-n // 256)) < density)
@@ -25,13 +23,11 @@ def sparse(normal: Draw, n: int, seed: int, density: float) -> Tensor:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_the_update_is_the_mean_that_dense_reduction_computes(
-    team: Any, normal: Draw, workers: int
-) -> None:
-    crew = team(NAME, [(100, 64), (1000,), (3,), (0,)], workers=workers)
+def test_the_update_is_the_mean_that_dense_reduction_computes(workers: int) -> None:
+    crew = Team(NAME, [(100, 64), (1000,), (3,), (0,)], workers=workers)
     n = 6400 + 1000 + 3
     for t in range(3):
-        given = [sparse(normal, n, 10 * t + rank, 0.3) for rank in range(workers)]
+        given = [sparse(n, 10 * t + rank, 0.3) for rank in range(workers)]
         total = torch.zeros(n)
         for gradient in given:
             total += gradient
@@ -39,13 +35,13 @@ def test_the_update_is_the_mean_that_dense_reduction_computes(
             assert torch.equal(update, total / workers)
 
 
-def test_bits_are_257_words_of_32_for_each_block(team: Any) -> None:
+def test_bits_are_257_words_of_32_for_each_block() -> None:
     # 16 blocks, three of them not zero here, two there, one in common: four in the union
     gradients = [torch.zeros(4096), torch.zeros(4096)]
     for rank, elements in enumerate(((0, 300, 4095), (511, 1024))):
         for element in elements:
             gradients[rank][element] = 1.0 + element
-    crew = team(NAME, [(4096,)])
+    crew = Team(NAME, [(4096,)])
     crew.step(gradients)
     block = 4 * 256 + 4
     (record,) = crew.listener.collectives
@@ -53,8 +49,8 @@ def test_bits_are_257_words_of_32_for_each_block(team: Any) -> None:
     assert record.pulled == HEADER_BYTES + 4 * block
 
 
-def test_zeros_of_either_sign_send_nothing(team: Any) -> None:
-    crew = team(NAME, [(1000,)])
+def test_zeros_of_either_sign_send_nothing() -> None:
+    crew = Team(NAME, [(1000,)])
     tiny = torch.zeros(1000)
     tiny[999] = -1e-45  # the smallest number that is not zero
     crew.step([tiny, -torch.zeros(1000)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ import torch
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.sparsification.by_threshold.adacomp import add_decoded
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, layout_of
+from tests.compressors.shared import Team, layout_of, normal
 
 
 def naive_step(r: torch.Tensor, g: torch.Tensor, size: int) -> tuple[torch.Tensor, int]:
@@ -27,9 +25,9 @@ def naive_step(r: torch.Tensor, g: torch.Tensor, size: int) -> tuple[torch.Tenso
 
 
 @pytest.mark.parametrize(("conv", "fc"), [(50, 500), (7, 63), (64, 1)])
-def test_steps_are_those_of_the_definition(team: Any, normal: Draw, conv: int, fc: int) -> None:
+def test_steps_are_those_of_the_definition(conv: int, fc: int) -> None:
     pieces = [(slice(0, 1300), fc), (slice(1300, 1516), conv), (slice(1516, 1521), fc)]
-    workers = team("adacomp", [(13, 100), (8, 3, 3, 3), (5,)], bin_conv=conv, bin_fc=fc)
+    workers = Team("adacomp", [(13, 100), (8, 3, 3, 3), (5,)], bin_conv=conv, bin_fc=fc)
     residuals = [torch.zeros(1521), torch.zeros(1521)]
     for t in range(5):
         gradients = [normal(1521, 9 * t + rank) for rank in range(2)]
@@ -47,9 +45,9 @@ def test_steps_are_those_of_the_definition(team: Any, normal: Draw, conv: int, f
         torch.testing.assert_close(residuals, naive, rtol=1e-6, atol=1e-6)
 
 
-def test_hand_calculated_words(team: Any) -> None:
+def test_hand_calculated_words() -> None:
     # H = 2 g. Bin 1: |H| >= 4 at 0 (4) and 2 (-2); bin 2 is zero; bin 3: at 0. (4 + 0 + 2) / 3 = 2
-    crew = team("adacomp", [(7,)], workers=1, bin_fc=3)
+    crew = Team("adacomp", [(7,)], workers=1, bin_fc=3)
     update = crew.step([torch.tensor([4.0, 1.0, -2.0, 0.0, 0.0, 0.0, 2.0])])[0]
     assert update.tolist() == [2.0, 0, -2.0, 0, 0, 0, 2.0]
     assert crew.workers[0].residual[0].tolist() == [2.0, 1.0, 0, 0, 0, 0, 0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
 from gcsim.compressors.segments import Segments
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 
 def naive_selection(values: list[float], proportion: float) -> list[int]:
@@ -30,11 +28,9 @@ def naive_selection(values: list[float], proportion: float) -> list[int]:
 
 @pytest.mark.parametrize("proportion", [0.05, 0.5, 1.0])
 @pytest.mark.parametrize("step", [0.25, 1e-7], ids=["ties", "distinct"])
-def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Draw, proportion: float, step: float
-) -> None:
+def test_several_steps_are_those_of_the_definition(proportion: float, step: float) -> None:
     crew, n = 2, 300
-    workers = team("dryden", [(100,), (10, 20)], workers=crew, proportion=proportion)
+    workers = Team("dryden", [(100,), (10, 20)], workers=crew, proportion=proportion)
     residuals = [torch.zeros(n) for _ in range(crew)]
     for t in range(5):
         gradients = [(normal(n, 9 * t + rank) / step).round() * step for rank in range(crew)]
@@ -64,9 +60,9 @@ def test_several_steps_are_those_of_the_definition(
             residuals[rank] = residual_of  # ties are decided by the last bit
 
 
-def test_hand_calculated_levels_words_and_residual(team: Any) -> None:
+def test_hand_calculated_levels_words_and_residual() -> None:
     # half of 4 positives: 4 and 2, mean 3; half of 2 negatives: -5
-    crew = team("dryden", [(7,)], workers=1, proportion=0.5)
+    crew = Team("dryden", [(7,)], workers=1, proportion=0.5)
     gradient = torch.tensor([4.0, -1.0, 1.0, 0.0, 2.0, -5.0, 1.0])
     assert crew.step([gradient])[0].tolist() == [3.0, 0, 0, 0, 3.0, -5.0, 0]
     assert crew.workers[0].residual[0].tolist() == [1.0, -1.0, 1.0, 0.0, -1.0, 0.0, 1.0]
@@ -78,9 +74,7 @@ def test_hand_calculated_levels_words_and_residual(team: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["normal", "lopsided", "one sign", "heavy", "spikes", "two"])
 @pytest.mark.parametrize("proportion", [0.0005, 0.01, 0.3])
-def test_the_sample_does_not_change_what_is_selected(
-    normal: Draw, kind: str, proportion: float
-) -> None:
+def test_the_sample_does_not_change_what_is_selected(kind: str, proportion: float) -> None:
     n = 120_000  # enough for a sample
     z = normal(n, 8)
     values = {
@@ -100,8 +94,8 @@ def test_the_sample_does_not_change_what_is_selected(
     assert torch.equal(found, values[indices])
 
 
-def test_the_error_bound_is_tight_for_equal_elements_of_a_sign(team: Any, normal: Draw) -> None:
-    crew = team("dryden", [(1000,)], workers=1, proportion=0.1)
+def test_the_error_bound_is_tight_for_equal_elements_of_a_sign() -> None:
+    crew = Team("dryden", [(1000,)], workers=1, proportion=0.1)
     bound = type(crew.workers[0]).properties(crew.workers[0].parameters).error_bound
     equal = torch.where(normal(1000) > 0.5, 2.0, -1.0)
     error = float((crew.step([equal])[0] - equal).square().sum())

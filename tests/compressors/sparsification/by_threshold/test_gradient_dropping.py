@@ -11,7 +11,7 @@ from torch import Tensor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from gcsim.compressors.registry import check_parameters, compressor_class
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 
 def naive_step(
@@ -42,14 +42,14 @@ def naive_step(
 @pytest.mark.parametrize("scope", ["bucket", "tensor"])
 @pytest.mark.parametrize("samples", [50, None])
 def test_several_steps_are_those_of_the_published_code(
-    team: Any, normal: Draw, momentum: tuple[float, bool], scope: str, samples: int | None
+    momentum: tuple[float, bool], scope: str, samples: int | None
 ) -> None:
-    given = {
+    given: dict[str, Any] = {
         "drop_rate": 0.9, "samples": samples, "scope": scope,
         "momentum": momentum[0], "factor_masking": momentum[1],
     }  # fmt: skip
     crew, n = 2, 621
-    workers = team("gradient_dropping", [(20, 30), (20,), ()], workers=crew, **given)
+    workers = Team("gradient_dropping", [(20, 30), (20,), ()], workers=crew, **given)
     cuts = [slice(0, n)]
     if scope == "tensor":
         cuts = [slice(0, 600), slice(600, 620), slice(620, 621)]
@@ -69,20 +69,20 @@ def test_several_steps_are_those_of_the_published_code(
             assert torch.equal(residual_of, r[rank])
 
 
-def test_what_a_sampled_quantile_sends(team: Any, normal: Draw) -> None:
+def test_what_a_sampled_quantile_sends() -> None:
     # The 990th of 1000 ordered samples: the share above it has the Beta(11, 990) distribution,
     # mean .011, standard deviation .0033
-    crew = team("gradient_dropping", [(100_000,)], workers=1, samples=1000)
+    crew = Team("gradient_dropping", [(100_000,)], workers=1, samples=1000)
     crew.step([normal(100_000)])
     (frame,) = read_frames(crew.listener.received[-1][0])
     assert frame.nonzero / 1e5 == pytest.approx(0.011, abs=4 * 0.0033)
     assert crew.sent == [(8,), (HEADER_BYTES + 8 * frame.nonzero,)]  # a length; 64 bits each
 
 
-def test_mostly_zeros_send_everything_else(team: Any) -> None:
+def test_mostly_zeros_send_everything_else() -> None:
     gradient = torch.zeros(1000)
     gradient[[3, 500, 999]] = torch.tensor([1.0, -2.0, 1e-30])
-    crew = team("gradient_dropping", [(1000,)], workers=1)
+    crew = Team("gradient_dropping", [(1000,)], workers=1)
     assert torch.equal(crew.step([gradient])[0], gradient)
 
 

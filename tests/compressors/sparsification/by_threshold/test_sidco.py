@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ import torch
 from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.sidco import fitted
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, normal
 
 
 def naive_threshold(a: torch.Tensor, stages: int, ratio: float = 0.05) -> float:
@@ -35,9 +33,9 @@ def test_the_exponential_fit_is_exact_on_laplace_data(stages: int) -> None:
 
 
 @pytest.mark.parametrize("error_feedback", [True, False])
-def test_steps_are_those_of_the_formulas(team: Any, normal: Draw, error_feedback: bool) -> None:
+def test_steps_are_those_of_the_formulas(error_feedback: bool) -> None:
     # of cubes of normal numbers one stage sends about 5 %, and so there are two after five steps
-    workers = team("sidco", [(3000,)], ratio=0.05, error_feedback=error_feedback)
+    workers = Team("sidco", [(3000,)], ratio=0.05, error_feedback=error_feedback)
     errors, stages = [torch.zeros(3000)] * 2, [1, 1]
     for t in range(12):
         gradients = [normal(3000, 9 * t + rank) ** (3 if t < 5 else 1) for rank in range(2)]
@@ -57,11 +55,11 @@ def test_steps_are_those_of_the_formulas(team: Any, normal: Draw, error_feedback
     assert max(stages) > 1
 
 
-def test_the_number_of_stages_follows_what_was_sent(team: Any, normal: Draw) -> None:
+def test_the_number_of_stages_follows_what_was_sent() -> None:
     # One exponential stage sends .02 % of normal data, two .63 %, three 1.13 % at the target of
     # 1 %: 1 -> 2 -> 3 stages after five steps each, then within 20 %. Of N(0, 1) exp(.8 N(0, 1))
     # three stages send .73 %, too few, and a fourth fewer still: more are added nevertheless.
-    crew, counts = team("sidco", [(40_000,)], workers=1, error_feedback=False), []
+    crew, counts = Team("sidco", [(40_000,)], workers=1, error_feedback=False), []
     for t in range(20):
         crew.step([normal(40_000, t)], t)
         counts.append(int(crew.workers[0]._stages[0][0][0]))
@@ -72,8 +70,8 @@ def test_the_number_of_stages_follows_what_was_sent(team: Any, normal: Draw) -> 
 
 
 @pytest.mark.parametrize("values", [[0.25], [-2.0, 2.0], [0.0, 0.0, 1e-44], [3e38, -3e38, 1.0]])
-def test_the_largest_is_sent_when_nothing_passes(team: Any, values: list[float]) -> None:
-    given, crew = torch.tensor(values), team("sidco", [(len(values),)], workers=1)
+def test_the_largest_is_sent_when_nothing_passes(values: list[float]) -> None:
+    given, crew = torch.tensor(values), Team("sidco", [(len(values),)], workers=1)
     (update,) = crew.step([given])
     assert float(update.abs().max()) == float(given.abs().max())
     assert torch.equal(update + crew.workers[0].residual[0], given)

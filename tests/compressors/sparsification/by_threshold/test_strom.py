@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,15 +12,13 @@ from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, rea
 from gcsim.compressors.coding.indices.words import add_signed, signed_message
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Team, layout_of, normal
 
 
 @pytest.mark.parametrize("shapes", [[(300,)], [(7, 11), (), (222,)], [(9000,)]])
-def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Draw, shapes: list[tuple[int, ...]]
-) -> None:
+def test_several_steps_are_those_of_the_definition(shapes: list[tuple[int, ...]]) -> None:
     crew, tau = 3, float(np.float32(0.7))
-    workers = team("strom", shapes, workers=crew, threshold=0.7)
+    workers = Team("strom", shapes, workers=crew, threshold=0.7)
     n = workers.layout.numel
     residuals = [torch.zeros(n) for _ in range(crew)]
     for t in range(5):
@@ -44,18 +39,18 @@ def test_several_steps_are_those_of_the_definition(
             assert torch.equal(residual_of, residuals[rank])
 
 
-def test_a_large_element_is_sent_once_a_step(team: Any) -> None:
+def test_a_large_element_is_sent_once_a_step() -> None:
     # 0.35 with tau = 0.1: +tau in three steps, then .05 stays
-    crew = team("strom", [(2,)], workers=1, threshold=0.1)
+    crew = Team("strom", [(2,)], workers=1, threshold=0.1)
     sent = [crew.step([torch.tensor([0.35, 0.0])])[0][0]]
     sent += [crew.step([torch.zeros(2)], t)[0][0] for t in range(1, 6)]
     assert [round(float(x), 6) for x in sent] == [0.1, 0.1, 0.1, 0.0, 0.0, 0.0]
     assert float(crew.workers[0].residual[0][0]) == pytest.approx(0.05, abs=1e-6)
 
 
-def test_words_hold_index_and_sign(team: Any) -> None:
+def test_words_hold_index_and_sign() -> None:
     # |r| > 1 at 1 (+), 3 (-), 5 (-): index in 31 bits, bit 31 = negative; 32 bits each
-    crew = team("strom", [(6,)], workers=1, threshold=1.0)
+    crew = Team("strom", [(6,)], workers=1, threshold=1.0)
     update = crew.step([torch.tensor([1.0, 1.5, 0.0, -9.0, -1.0, -1.01])])[0]
     assert update.tolist() == [0.0, 1.0, 0.0, -1.0, 0.0, -1.0]
     (frame,) = read_frames(crew.listener.received[-1][0])
@@ -64,12 +59,12 @@ def test_words_hold_index_and_sign(team: Any) -> None:
     assert words == [1, 3 - 2**31, 5 - 2**31]
 
 
-def test_the_threshold_is_a_tenth_unless_given(team: Any) -> None:
-    update = team("strom", [(2,)], workers=1).step([torch.tensor([0.099, 0.101])])[0]
+def test_the_threshold_is_a_tenth_unless_given() -> None:
+    update = Team("strom", [(2,)], workers=1).step([torch.tensor([0.099, 0.101])])[0]
     assert update.tolist() == pytest.approx([0.0, 0.1])
 
 
-def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:
+def test_damaged_words_are_refused() -> None:
     layout = layout_of(10)
 
     def message_of(words: list[int], levels: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from gcsim.compressors.sparsification.by_variance.variance_hybrid import (
     VarianceHybrid,
     VarianceHybridParameters,
 )
-from tests.compressors.shared import LayoutOf, batch
+from tests.compressors.shared import Team, batch, layout_of
 
 
 def member(**parameters: Any) -> VarianceHybrid:
@@ -31,7 +31,7 @@ def decode(message: Tensor, layout: BucketLayout, worth: float) -> Tensor:
     return out
 
 
-def test_the_correction_uses_the_residual_before_tau_is_taken_off(layout_of: LayoutOf) -> None:
+def test_the_correction_uses_the_residual_before_tau_is_taken_off() -> None:
     # r = .25, v = .06, tau = .1, by hand: .06 - 2 * .25 * .1 + .01 = .02, and r = .15.
     for sign in (1.0, -1.0):
         worker = member(tau=0.1, alpha=1.0, zeta=1.0)
@@ -69,13 +69,11 @@ def oracle(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_updates_follow_the_published_algorithm_step_by_step(
-    team: Any, layout_of: LayoutOf, workers: int
-) -> None:
-    given = {"tau": 0.3, "alpha": 1.5, "zeta": 0.9}
+def test_updates_follow_the_published_algorithm_step_by_step(workers: int) -> None:
+    given: dict[str, Any] = {"tau": 0.3, "alpha": 1.5, "zeta": 0.9}
     parameters = check_parameters("variance_hybrid", given)
     assert isinstance(parameters, VarianceHybridParameters)
-    crew = team("variance_hybrid", [(300,), (40,)], workers=workers, **given)
+    crew = Team("variance_hybrid", [(300,), (40,)], workers=workers, **given)
     r, v = np.zeros((workers, 340)), np.zeros((workers, 340))
     total_sent: int | np.integer[Any] = 0
     for step in range(8):
@@ -110,7 +108,7 @@ def run(crew: Any, buckets: list[Bucket], step: int) -> list[Tensor]:
     return lockstep([w.exchange(bucket, step) for w, bucket in pairs], crew.listener)
 
 
-def test_tau_itself_and_what_is_ambiguous_wait(layout_of: LayoutOf) -> None:
+def test_tau_itself_and_what_is_ambiguous_wait() -> None:
     # |r| > tau is strict (.5 waits); 1 is above tau, but 1 < alpha v = 2.
     bucket = Bucket(
         layout=layout_of(4),
@@ -123,7 +121,7 @@ def test_tau_itself_and_what_is_ambiguous_wait(layout_of: LayoutOf) -> None:
     assert frame.body.view(torch.int32).tolist() == [1, 3 - (1 << 31)]  # 31 bits and a sign
 
 
-def test_a_variance_never_becomes_negative(layout_of: LayoutOf) -> None:
+def test_a_variance_never_becomes_negative() -> None:
     # v = 0 and 2 |r| tau > tau^2: the correction alone would give -.15.
     worker = member(tau=0.1)
     gradient = torch.tensor([0.8])
@@ -131,7 +129,7 @@ def test_a_variance_never_becomes_negative(layout_of: LayoutOf) -> None:
     assert float(worker.state["moment"][0]) == 0.0
 
 
-def test_an_empty_tensor_is_an_empty_frame(layout_of: LayoutOf) -> None:
+def test_an_empty_tensor_is_an_empty_frame() -> None:
     layout = layout_of(0, 2)
     bucket = Bucket(layout=layout, gradient=torch.ones(2), second_moment=torch.zeros(2))
     message = member().encode(bucket)

@@ -28,7 +28,7 @@ from gcsim.compressors.sparsification.ce_sgd.ce_sgd import (
     inner_product,
 )
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, layout_of, layout_of_shapes, members, random16
+from tests.compressors.shared import Team, layout_of, layout_of_shapes, members, normal, random16
 
 
 def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
@@ -104,13 +104,13 @@ class Oracle:
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
-    team: Any, normal: Draw, options: dict[str, Any], workers: int
+    options: dict[str, Any], workers: int
 ) -> None:
     # Algorithm 2 with the readings of the module's docstring; two tensors, nine steps. Gradients
     # turn around at times, so that V is rewarded and drawn.
     sizes = [203, 40]
     n = sum(sizes)
-    crew = team("ce_sgd", [(203,), (40,)], workers=workers, **options)
+    crew = Team("ce_sgd", [(203,), (40,)], workers=workers, **options)
     p: Any = check_parameters("ce_sgd", options)
     states = [[Oracle(size) for size in sizes] for _ in range(workers)]
     averages: list[np.ndarray[Any, Any]] = []
@@ -219,9 +219,7 @@ def test_ages_stop_at_what_a_byte_holds() -> None:
     assert bool((state.age == 255).all())
 
 
-def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback(
-    layout_of: LayoutOf, normal: Draw
-) -> None:
+def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback() -> None:
     # Losses 3, 2, 2.5, 2.5, 1: (drawn), kept, drawn, drawn (not below), kept. The gradient says
     # "kept" every time.
     layout, worker, gradient = (
@@ -338,7 +336,7 @@ def test_no_selection_travels_twice_and_the_server_knows_the_last(
                 assert sent.last[rank, number] == own.tolist()
 
 
-def test_the_descent_feedback_is_sufficient_for_a_lower_convex_loss(normal: Draw) -> None:
+def test_the_descent_feedback_is_sufficient_for_a_lower_convex_loss() -> None:
     # f(x) = |A x|^2 / 2 has f(x_{t-1}) - f(x_t) >= <g_t, x_{t-1} - x_t>: whenever the inner product
     # of the new gradient with the last step is positive, f has fallen.
     a, seen = normal(400, 1).view(20, 20).double(), 0
@@ -352,7 +350,7 @@ def test_the_descent_feedback_is_sufficient_for_a_lower_convex_loss(normal: Draw
     assert seen > 5
 
 
-def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
+def test_the_first_error_is_what_the_law_says() -> None:
     # E|Q(v) - v|^2 = sum (1 - p_j) v_j^2, p_j = |v_j| / max |v|, less what 5 speculative elements
     # of those free take (M is 0: each as likely): 200 seeds, five standard errors.
     v = normal(500)
@@ -375,12 +373,10 @@ def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
 
 
 @pytest.mark.parametrize(("levels", "bits"), [(1, 2), (4, 4), (6, 4), (8, 5), (127, 8)])
-def test_levels_cost_the_logarithm_of_their_number(
-    team: Any, normal: Draw, levels: int, bits: int
-) -> None:
+def test_levels_cost_the_logarithm_of_their_number(levels: int, bits: int) -> None:
     # Eq. 8: log2(2 l + 1) bits a value (whole bits: ceil) and 32 of scale. Values lie on the grid
     # of max |g_sent| / l and are right on average: within a step of the grid each.
-    crew = team("ce_sgd", [(800,)], workers=1, levels=levels)
+    crew = Team("ce_sgd", [(800,)], workers=1, levels=levels)
     gradient = normal(800)
     (update,) = crew.step([gradient])
     packed = -(-(held(crew.workers[0]) + 8) * bits // 8)
@@ -392,7 +388,7 @@ def test_levels_cost_the_logarithm_of_their_number(
     torch.testing.assert_close(steps, steps.round(), rtol=1e-4, atol=1e-4)
 
 
-def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
+def test_damage_is_refused() -> None:
     # Behind a checksum that is right: what a faulty sender could have made. n = 4, V = 0101.
     one, layout = np.float32(1).tobytes(), layout_of(4)
     chosen = torch.tensor([0b0101], dtype=torch.uint8)
@@ -434,7 +430,7 @@ def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
             add_answer(framed(body, nonzero), layout, torch.zeros(4), 1.0)
 
 
-def test_a_selection_that_was_never_sent_cannot_be_kept(layout_of: LayoutOf, normal: Draw) -> None:
+def test_a_selection_that_was_never_sent_cannot_be_kept() -> None:
     layout = layout_of(50)
     sender, server = (create("ce_sgd", Worker(rank=0, count=1, seed=1)) for _ in range(2))
     bucket = Bucket(layout=layout, gradient=normal(50))

@@ -21,7 +21,7 @@ from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.run import run, simulated_run
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
 from gcsim.traces.stage1 import cache as profile_cache
@@ -42,7 +42,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("GCSIM_CACHE_DIR", str(folder))
-        patch.setattr(kept, "_READ", 1e12)  # whatever it takes to read
+        patch.setattr(result_cache, "_READ", 1e12)  # whatever it takes to read
         yield folder
 
 
@@ -118,24 +118,26 @@ def test_every_value_of_a_scenario_is_in_the_name(name: str) -> None:
     # the sections one by one, since a large one need not be written for each leaf of another
     for field in fields(Scenario):
         section = getattr(scenario, field.name)
-        before = json.dumps(kept.plain(section))
+        before = json.dumps(result_cache.canonical(section))
         for way, other in changed(section):
-            assert json.dumps(kept.plain(other)) != before, (field.name, way)
-    assert len(kept.plain(scenario)) == 1 + len(fields(Scenario))  # type: ignore[arg-type]
+            assert json.dumps(result_cache.canonical(other)) != before, (field.name, way)
+    assert len(result_cache.canonical(scenario)) == 1 + len(fields(Scenario))  # type: ignore[arg-type]
 
 
 def test_shipped_scenarios_have_names_of_their_own() -> None:
     loaded = [load_scenario(name) for name in shipped_scenarios()]
-    assert len({kept.result_key(one, ["a"], None) for one in loaded}) == len(loaded)
+    assert len({result_cache.result_key(one, ["a"], None) for one in loaded}) == len(loaded)
     scenario = loaded[0]
-    assert kept.result_key(scenario, ["a"], None) != kept.result_key(scenario, ["b"], None)
+    assert result_cache.result_key(scenario, ["a"], None) != result_cache.result_key(
+        scenario, ["b"], None
+    )
 
 
 def test_other_code_makes_another_name(monkeypatch: pytest.MonkeyPatch, small: Path) -> None:
     scenario = load_scenario(small)
-    before = kept.result_key(scenario, ["a"], None)
-    monkeypatch.setattr(kept, "simulation_code", lambda: "other")
-    assert kept.result_key(scenario, ["a"], None) != before
+    before = result_cache.result_key(scenario, ["a"], None)
+    monkeypatch.setattr(result_cache, "simulation_code", lambda: "other")
+    assert result_cache.result_key(scenario, ["a"], None) != before
 
 
 SETTINGS = {
@@ -224,7 +226,7 @@ def test_what_was_asked_for_last_stays(
         os.utime(new, ns=(age, age))
     run(scenarios[0])  # asked for
     room = 3.5 * names[0].stat().st_size
-    monkeypatch.setattr(kept, "ALL", room)
+    monkeypatch.setattr(result_cache, "ALL", room)
     run(scenarios[3])
     left = set(entries(cache))
     assert len(left) == 3
@@ -235,7 +237,7 @@ def test_what_was_asked_for_last_stays(
 def test_what_takes_as_long_to_read_is_not_kept(
     small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_READ", 1.0)
+    monkeypatch.setattr(result_cache, "_READ", 1.0)
     before = entries(cache)
     run(load_scenario(small, seed=99))
     assert entries(cache) == before
@@ -259,7 +261,7 @@ def test_a_warning_reaches_stderr_where_nobody_listens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.getLogger("gcsim"), "propagate", False)
-    with kept.listening() as heard:
+    with result_cache.collected_warnings() as heard:
         logging.getLogger("gcsim.simulator.any").warning("mind this")
     assert len(heard) == 1
     assert capsys.readouterr().err == "mind this\n"

@@ -37,7 +37,7 @@ LARGEST = 32 << 20
 """Bytes."""
 ALL = 256 << 20
 """Bytes of all entries."""
-_LOOKS = 32  # a process checks the total size after it has written 1 / _LOOKS of `ALL`
+_CHECKS = 32  # a process checks the total size after it has written 1 / _CHECKS of `ALL`
 _written: list[int] = []  # bytes of the entries written since the last check
 _READ = 20e6  # bytes of an unpacked result read per second
 _RESULT = TypeAdapter(Result)
@@ -50,20 +50,20 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
     """Return the cache key of a run's result from its profiles' keys and its measured passes."""
-    return name_of(scenario=scenario, profiles=list(keys), passes=passes)
+    return key_of(scenario=scenario, profiles=list(keys), passes=passes)
 
 
-def name_of(**facts: Any) -> str:
+def key_of(**facts: Any) -> str:
     """Return a cache key from `facts`, the simulator's code and the versions of its libraries."""
     versions = {name: profile_cache.version(name) for name in _LIBRARIES}
     facts |= {
         "simulation": simulation_code(),
         "versions": {"gcsim": version.__version__, "python": platform.python_version(), **versions},
     }
-    return hashlib.sha256(json.dumps(plain(facts)).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(canonical(facts)).encode()).hexdigest()
 
 
-def plain(value: Any) -> object:  # noqa: PLR0911 - a case each
+def canonical(value: Any) -> object:  # noqa: PLR0911 - a case each
     """Convert a value to plain JSON that differs whenever any field differs."""
     kind = type(value)
     if kind in _PLAIN:
@@ -71,13 +71,13 @@ def plain(value: Any) -> object:  # noqa: PLR0911 - a case each
     if kind is Fraction:
         return ["Fraction", str(value)]
     if is_dataclass(kind):
-        return [kind.__name__, *(plain(getattr(value, name)) for name in _names(kind))]
+        return [kind.__name__, *(canonical(getattr(value, name)) for name in _names(kind))]
     if isinstance(value, int | float | str):
         return value
     if isinstance(value, Mapping):
-        return [[plain(key), plain(each)] for key, each in value.items()]
+        return [[canonical(key), canonical(each)] for key, each in value.items()]
     if isinstance(value, Sequence):
-        return [plain(each) for each in value]
+        return [canonical(each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Path):
@@ -110,14 +110,14 @@ def code_of(*rooms: str) -> str:
 
 def load(key: str) -> Result | None:
     """Return the cached result; None if missing or damaged."""
-    body = found(key)
+    body = read(key)
     try:
         return None if body is None else _RESULT.validate_json(body)
     except ValidationError:
         return None
 
 
-def found(key: str) -> bytes | None:
+def read(key: str) -> bytes | None:
     """Return the cached bytes; None if missing or damaged."""
     path = _folder() / f"{key}.z"
     try:
@@ -130,7 +130,7 @@ def found(key: str) -> bytes | None:
     return body
 
 
-def keep(key: str, body: bytes) -> None:
+def write(key: str, body: bytes) -> None:
     """Store bytes, unless they are too many or the disk is full."""
     packed = zlib.compress(body, 1)
     if len(packed) > LARGEST:
@@ -140,7 +140,7 @@ def keep(key: str, body: bytes) -> None:
             temporary.write_bytes(sealed(packed))
         _written.append(len(packed))
         if (
-            len(_written) == 1 or sum(_written) > ALL / _LOOKS
+            len(_written) == 1 or sum(_written) > ALL / _CHECKS
         ):  # not on every write: listing thousands of entries takes time
             _written[:] = [0]
             _make_room()
@@ -151,27 +151,27 @@ def save(key: str, result: Result, seconds: float) -> None:
     here: storing the profiles has already warned of it."""
     body = _RESULT.dump_json(result)
     if seconds * _READ >= len(body):
-        keep(key, body)
+        write(key, body)
 
 
 def findings(key: str, make: Callable[[], Findings | None]) -> Findings | None:
     """Return the cached findings, or make and store them."""
-    return remembered(key, _FINDINGS, make)
+    return cached(key, _FINDINGS, make)
 
 
-def remembered(key: str, kind: TypeAdapter[T], make: Callable[[], T]) -> T:
+def cached(key: str, kind: TypeAdapter[T], make: Callable[[], T]) -> T:
     """Return the cached value, or make and store it."""
-    packed = found(key)
+    packed = read(key)
     with suppress(ValidationError):
         if packed is not None:
             return kind.validate_json(packed)
     made = make()
-    keep(key, kind.dump_json(made))
+    write(key, kind.dump_json(made))
     return made
 
 
 @contextmanager
-def listening() -> Iterator[list[logging.LogRecord]]:
+def collected_warnings() -> Iterator[list[logging.LogRecord]]:
     """Collect the warnings of a run: a run that warns is not cached, so that it warns each time."""
     listener, root = _Listener(logging.WARNING), logging.getLogger("gcsim")
     root.addHandler(listener)
