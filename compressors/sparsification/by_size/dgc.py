@@ -7,8 +7,8 @@ The threshold is estimated from a strided sample of |v| (from a random start). I
 elements pass it, an exact selection among them follows (`resample`), or it is raised by a factor of
 1.3 and tried again (`rescale`); if fewer than 0.8 k pass, it is lowered by a factor of 0.8 and
 tried again; up to ten times. A larger number is then cut to the first k by position, as in the
-authors' code: a message never holds more than k elements, but may lack the largest, and only |Q(v)
-- v|^2 <= |v|^2 holds for any v.
+authors' code: a message never holds more than k elements, but may lack the largest, and for any v
+only |Q(v) - v|^2 <= |v|^2 holds.
 
 Tensors with one dimension (biases, normalisation) are all-reduced densely, and momentum is applied
 to their mean: u = m u + mean, update u (Nesterov: u = m (u + mean), update u + mean). The optimiser
