@@ -1,6 +1,6 @@
-"""Compression methods, their payloads, and the collectives that they ask for.
+"""Compression methods, their payloads and the collectives that they request.
 
-All that a compressor of one's own needs is here:
+Everything that a compressor of your own needs is here:
 
     from gcsim.compressors import About, AllReduce, Compressor, Field, Parameters
 """

@@ -48,12 +48,12 @@ Family = Literal[
 
 
 class CompressorParameters(BaseModel):
-    """A compressor's hyper-parameters: checked, frozen, each with a default and a meaning. Types
-    are strict: true and "0.01" are no numbers; a list may stand for a tuple."""
+    """A compressor's hyper-parameters: validated, frozen, each with a default and a description.
+    Types are strict: `true` and "0.01" are not numbers, but a list may stand for a tuple."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
     instead: ClassVar[Mapping[str, str]] = {}
-    """Hints for names of other methods' parameters."""
+    """Hints for parameter names that belong to other methods."""
 
     @model_validator(mode="before")
     @classmethod
@@ -74,11 +74,11 @@ class About:
     collective: str
     """Kind of communication, e.g. "all-gather" or "all-reduce (dense every tau, short between)"."""
     without_server: WithoutServer | None = None
-    """`PushPull.without_server` of its requests; None where it never asks for one."""
+    """`PushPull.without_server` of the method's requests; None if it makes no such request."""
     bits: str
     """Bits per element that one worker sends, as a formula in the parameters."""
     unbiased: bool = False
-    """Whether it is unbiased with the default parameters; `Compressor.properties` knows others."""
+    """Whether it is unbiased with default parameters; for others see `Compressor.properties`."""
     state: str = "none"
     """State that a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
     paper: str
@@ -96,26 +96,26 @@ Replicas = Literal["identical", "meet", "differ"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Properties:
-    """Promises of a method, which the checker tests."""
+    """Properties that a method promises and `gcsim.compressors.check` tests."""
 
     unbiased: bool = False
-    """The mean over the method's own randomness of the update is the mean gradient."""
+    """The expected update, over the method's own randomness, is the mean gradient."""
 
     error_bound: Callable[[Tensor], float] | None = None
-    """Bound on the mean of |Q(v) - v|^2 for a float32 v `[n]`, one worker without memory at its
-    first settled step; as sharp as the theory that the method cites."""
+    """Upper bound on the mean of |Q(v) - v|^2 for a float32 v `[n]`, for one worker without memory
+    at its first settled step; as tight as the theory that the method cites."""
 
     error_is_exact: bool = False
     """The mean of |Q(v) - v|^2 equals `error_bound(v)`."""
 
     conserves: bool = False
-    """Nothing is lost: the undelivered part is held back (`Compressor.residual_of`)."""
+    """Nothing is lost: a worker keeps what it has not sent (`Compressor.residual_of`)."""
 
     replicas: Replicas = "identical"
-    """identical: after each step; meet: after each window; differ: never the same model."""
+    """Replicas are equal after each step (identical), each window (meet) or never (differ)."""
 
     scale_free: bool = False
-    """The update does not depend on the gradient's scale: signs, Adam's direction."""
+    """The update does not depend on the gradient's scale, as with signs or Adam's direction."""
 
     exact: bool = False
     """Lossless: the update is the mean gradient, up to float32 rounding."""
@@ -125,14 +125,14 @@ P = TypeVar("P", bound=CompressorParameters, default=Any)
 
 
 class Compressor(ABC, Generic[P]):
-    """One worker's state and behaviour."""
+    """One worker's state and behaviour in a compression method."""
 
     Parameters: ClassVar[type[CompressorParameters]] = CompressorParameters
-    """Parameters of the class's brackets, where it is not given."""
+    """Class of the parameters; by default the one in the brackets of the base class."""
     about: ClassVar[About]
 
     requires: ClassVar[frozenset[Literal["second_moments"]]] = frozenset()
-    """Additional data that the gradients must have."""
+    """Additional input that the method needs besides gradients."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -146,72 +146,72 @@ class Compressor(ABC, Generic[P]):
     def __init__(self, worker: Worker, parameters: P) -> None:
         self.worker, self.parameters = worker, parameters
         self.state: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
-        """Tensors by name and by bucket (`kept`)."""
+        """State tensors by name, then by bucket (`kept`)."""
 
     @abstractmethod
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """Take part in the exchange of one bucket at training step `step` (from 0). Requests and
-        update depend on arguments, state and replies alone."""
+        """Exchange one bucket at training step `step` (from 0) and return the update. Requests and
+        update depend only on the arguments, the state and the replies."""
 
     def kept(self, name: str, bucket: Bucket) -> Tensor:
-        """State under a name, from step to step: float32 `[n]`, zeros the first time."""
+        """Return the state vector `name` of this bucket: float32 `[n]`, zeros at first use."""
         return bucket_state(self.state[name], bucket)
 
     def mean_of(
         self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., object], **known: Any
     ) -> Tensor:
-        """Mean over workers of their decoded payloads, a reply as received: float32 `[n]`.
-        `add(payload, layout, out, weight, **known)` decodes one: out += weight * decoded. It must
-        be a function of its arguments: workers of one process share its result (`sharing.py`)."""
+        """Return the mean over workers of their decoded payloads, given a reply: float32 `[n]`.
+        `add(payload, layout, out, weight, **known)` decodes one: out += weight * decoded. It is a
+        pure function: workers of one process share its result (`sharing.py`)."""
         update, weight = torch.zeros_like(bucket.gradient), 1.0 / self.worker.count
         return fill_once(add_all, payloads, update, add, bucket.layout, weight, known)
 
-    # --- what the method promises: `gcsim.compressors.check` holds it to its word ---------------
+    # --- what the method promises; `gcsim.compressors.check` tests it ----------------------------
 
     @classmethod
     def properties(cls, parameters: P) -> Properties:
-        """Properties with these parameters, for the checker to test."""
+        """Return the properties that hold with these parameters."""
         return Properties(unbiased=cls.about.unbiased)
 
     @classmethod
     def memory(cls, parameters: P) -> str:
-        """State that a worker keeps between steps; "none" when every step stands alone."""
+        """Describe the state that a worker keeps between steps; "none" if steps are independent."""
         return cls.about.state
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """Part of `bucket` that this worker holds back and delivers later, in units of the update:
-        float32 `[n]`, or None. Where `Properties.conserves`, the sum of all updates + the mean of
-        `residual_of` over workers = the sum of all mean gradients (after `momentum`)."""
+        """Return the part of `bucket` that this worker keeps to deliver later, in units of the
+        update: float32 `[n]`, or None. If `Properties.conserves`, the sum of all updates + the mean
+        of `residual_of` over workers = the sum of all mean gradients (after `momentum`)."""
         return None
 
-    # --- schedule: overridden by methods that do not do the same thing at each step -----------
+    # --- schedule: overridden by methods whose steps differ ----------------------------------
 
     @classmethod
     def period(cls, parameters: P) -> int:
-        """Steps after which the kinds of step repeat; 1 when all steps are alike."""
+        """Return after how many steps the kinds of step repeat; 1 if all steps are alike."""
         return 1
 
     @classmethod
     def warmup_steps(cls, parameters: P) -> int:
-        """First step after a start-up; a long training repeats the `period` phases from here on."""
+        """Return the first step after any start-up phase, from which on the `period` repeats."""
         return 0
 
     @classmethod
     def phase(cls, parameters: P, step: int) -> str:
-        """The kind of step `step`, e.g. "synchronisation" or "sampled"."""
+        """Return the kind of step `step`, e.g. "synchronisation" or "sampled"."""
         return "step"
 
-    # --- quality: what the update is to be compared with --------------------------------------
+    # --- quality: what the update is compared with -------------------------------------------
 
     @classmethod
     def momentum(cls, parameters: P) -> tuple[float, bool]:
-        """(coefficient, Nesterov) of a momentum applied before compression: the update is then the
-        counterpart of dense SGD's momentum buffer, not of the gradient."""
+        """Return (coefficient, Nesterov) of a momentum that the method applies before compression.
+        Its update then replaces dense SGD's momentum buffer instead of the gradient."""
         return 0.0, False
 
     @classmethod
     def window(cls, parameters: P) -> int:
-        """Steps judged together: the synchronisation interval where replicas differ, else 1."""
+        """Return how many steps are judged together: the interval if replicas differ, else 1."""
         return 1
 
 
@@ -223,29 +223,29 @@ def add_all(
     weight: float,
     known: dict[str, Any],
 ) -> None:
-    """Decode all payloads of a reply by `add`; see `Compressor.mean_of`."""
+    """Decode all payloads of a reply with `add`; see `Compressor.mean_of`."""
     for payload in [received] if isinstance(received, torch.Tensor) else received:
         add(payload, layout, out, weight, **known)
 
 
 class ErrorFeedback(Compressor[P]):
-    """A compressor with a residual by bucket, unless its parameter turns it off: a = e + g, Q(a)
-    travels, e = a - Q(a) (F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014;
-    S. Karimireddy et al., ICML 2019, arXiv:1901.09847)."""
+    """A compressor with a residual per bucket, unless a parameter turns it off: a = e + g, send
+    Q(a), e = a - Q(a) (F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; S.
+    Karimireddy et al., ICML 2019, arXiv:1901.09847)."""
 
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
         self.residual: dict[int, Tensor] = {}
-        """Residual by bucket: float32 `[n]`, all that was not sent (`bucket_state`)."""
+        """Residual by bucket: float32 `[n]`, the sum of what was not sent (`bucket_state`)."""
 
     @property
     def remembers(self) -> bool:
-        """Whether there is a residual, as `error_feedback` (or `residual`) says."""
+        """Whether the residual is on, as the parameter `error_feedback` (or `residual`) says."""
         chosen = self.parameters
         return bool(getattr(chosen, "error_feedback", getattr(chosen, "residual", True)))
 
     def corrected(self, bucket: Bucket) -> Tensor:
-        """The residual with the gradient added, in its memory; else the gradient. float32 `[n]`."""
+        """Return residual plus gradient, added in place; else the gradient. float32 `[n]`."""
         if not self.remembers:
             return bucket.gradient
         return bucket_state(self.residual, bucket).add_(bucket.gradient)

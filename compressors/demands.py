@@ -1,8 +1,8 @@
-"""Checks of numbers that a device finds in payloads; the host waits once for all of them.
+"""Deferred checks of numbers that a GPU finds in payloads; the host waits once for all of them.
 
-    when_known(highest, demand_codes)      # demand_codes(number) raises the fault
+    when_known(highest, demand_codes)      # demand_codes(number) raises the error
 
-In host memory, and where no driver collects them, a check runs at once.
+In host memory, or if no driver collects the checks, a check runs at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gcsim.compressors.on_device import handled
 P = ParamSpec("P")
 R = TypeVar("R")
 Found = Any
-"""A number, or a tensor of whole numbers or bools on a device."""
+"""A number, or a tensor of integers or bools on a device."""
 
 _now = threading.local()
 
 
 def when_known(found: Found, check: Callable[..., object]) -> None:
-    """Call `check(*numbers)`, which raises the fault: now, or at the end of the exchange."""
+    """Call `check(*numbers)`, which raises the error: now, or at the end of the exchange."""
     if not isinstance(found, torch.Tensor):
         check(found)
     elif (exchange := entered()) is not None and handled(found):
@@ -37,21 +37,21 @@ def when_known(found: Found, check: Callable[..., object]) -> None:
 
 
 def entered() -> Demands | None:
-    """The demands of the current exchange."""
+    """Return the demands of the current exchange, if a driver collects them."""
     return getattr(_now, "demands", None)
 
 
 class Demands:
-    """Context that collects an exchange's deferred checks, and facts about its payloads."""
+    """Context that collects the deferred checks of an exchange, and facts about its payloads."""
 
     def __init__(self) -> None:
         self.fixed: dict[Any, Any] = {}
-        """Headers that all messages of this exchange have; `coding/frames.py` fills it."""
+        """Headers that all messages of this exchange share; filled by `coding/frames.py`."""
         self.unknown: list[tuple[Tensor, Callable[..., object]]] = []
         self.faults: Tensor | None = None
-        """Faults that kernels note, a bit each: one of `unknown`."""
+        """Faults found by kernels, one bit each; the tensor is one of `unknown`."""
         self.plain = False
-        """Whether indices of selected elements travel in fields of one width, on all workers."""
+        """Whether indices of selected elements have fixed-width fields, on all workers."""
 
     def __enter__(self) -> None:
         self._before, _now.demands = entered(), self
@@ -60,7 +60,7 @@ class Demands:
         _now.demands = self._before
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function, run within these demands: a server's."""
+        """Wrap a server's function so that it runs within these demands."""
 
         @functools.wraps(function)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -72,7 +72,7 @@ class Demands:
     def take_over(
         self, other: Demands, inside: Callable[[], AbstractContextManager[object]]
     ) -> None:
-        """Make the checks of another exchange with these, inside the context."""
+        """Add another exchange's checks to these; they will run inside the context."""
 
         def checked(check: Callable[..., object], *numbers: Any) -> None:
             with inside():
@@ -81,8 +81,8 @@ class Demands:
         self.unknown += [(found, partial(checked, check)) for found, check in other.unknown]
 
     def require(self) -> None:
-        """Make the checks; the host waits once, or not at all where there are none."""
-        from gcsim.compressors.meter import unpriced  # which imports this file
+        """Run the checks; the host waits once, or not at all if there are none."""
+        from gcsim.compressors.meter import unpriced  # it imports this file
 
         if self.unknown:
             unpriced(self._ask)()

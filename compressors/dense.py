@@ -1,7 +1,7 @@
-"""No compression: the dense float32 all-reduce that DDP does.
+"""No compression: DDP's dense float32 all-reduce.
 
-The gradient is divided by the number of workers as it is copied into the bucket, then summed:
-PyTorch's `DistributedDataParallel` (reducer.cpp) works in this order.
+The gradient is divided by the number of workers as it is copied into the bucket, then summed, in
+the same order as in PyTorch's `DistributedDataParallel` (reducer.cpp).
 """
 
 from __future__ import annotations

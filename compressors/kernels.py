@@ -1,6 +1,6 @@
 """Costs of tensor kernels as plain data: counted on any machine, priced for another.
 
-Classes differ in what bounds them: memory bandwidth (streaming), random accesses (gather), passes
+Classes differ in their bottleneck: memory bandwidth (streaming), random access (gather), passes
 over the data (selection), arithmetic (random numbers), FLOPs (matrix products).
 """
 
@@ -16,11 +16,11 @@ KernelClass = Literal[
     "streaming",  # element-wise, casts, copies, fills, bit packing
     "reduction",  # sums, norms, extrema
     "gather_scatter",  # indexed reads and writes, compaction (nonzero, masked select)
-    "selection",  # the k largest, quantiles by selection
+    "selection",  # the k largest, or quantiles by selection
     "sort",
-    "random",  # drawing random numbers
+    "random",  # generation of random numbers
     "matmul",
-    "factorization",  # QR and the like: small, sequential
+    "factorization",  # QR and similar: small and sequential
     "host_sync",  # the host waits for a device value
 ]
 KERNEL_CLASSES: tuple[KernelClass, ...] = get_args(KernelClass)
@@ -28,25 +28,25 @@ KERNEL_CLASSES: tuple[KernelClass, ...] = get_args(KernelClass)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCost:
-    """The sum over some kernels of one class and one name."""
+    """The summed cost of kernels of one class and one name."""
 
     kind: KernelClass
     name: str = ""
-    """"signs.sign_bits" of a method's own kernel, "aten.topk" of torch's; "" when unknown. A device
-    on which that kernel was measured prices by it, others by the class."""
+    """E.g. "signs.sign_bits" for a method's own kernel, "aten.topk" for torch's; "" if unknown. A
+    device on which this kernel was measured has a price for the name, others use the class."""
     part: bool = False
-    """Work of another class inside the launches of `name`, such as random draws of a fused kernel;
-    the kernel's measured time includes it."""
+    """Whether this work belongs to launches of `name` of another class, such as the random draws of
+    a fused kernel; the kernel's measured time includes it."""
     launches: Whole
     elements: Whole
-    """Elements of the largest operand, summed over launches."""
+    """Number of elements of the largest operand, summed over launches."""
     nbytes: Whole
     """Bytes read plus bytes written."""
     flops: Whole = 0
-    """Floating-point operations; counted for matrix products only."""
+    """Floating-point operations; counted only for matrix products."""
     work: Whole = 0
-    """Bytes that determine the kernel's time where they differ from `nbytes`, such as the few
-    touched elements of a large tensor. Only the kernel's own curve uses it."""
+    """Bytes that determine the kernel's time if they differ from `nbytes`, e.g. those of the few
+    touched elements of a large tensor. Only a price for the kernel's name uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class TimedKernel:
 
 
 def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
-    """Add up costs of equal class and name whose bytes per launch share a power of two: a small
-    tensor in a cache costs less a byte than a large one, and a mean stands for neither. In the
-    order of `KERNEL_CLASSES`, by name, small launches first."""
+    """Add up costs of the same class and name whose bytes per launch are in the same octave: small
+    tensors in a cache cost less per byte than large ones, so a mean would fit neither. Sorted by
+    `KERNEL_CLASSES`, then name, then bytes per launch."""
     groups: dict[tuple[KernelClass, str, bool, int], KernelCost] = {}
     for cost in costs:
         key = (cost.kind, cost.name, cost.part, octave(cost))
@@ -68,18 +68,18 @@ def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
 
 
 def octave(cost: KernelCost) -> int:
-    """n when a launch works on 2^(n-1) … 2^n - 1 bytes; 0 where nothing was launched."""
+    """Return n if a launch works on 2^(n-1) … 2^n - 1 bytes; 0 without a launch or a name."""
     return (worked(cost) // cost.launches).bit_length() if cost.launches and cost.name else 0
 
 
 def worked(cost: KernelCost) -> int:
-    """Bytes that the kernel's own time is a function of."""
+    """Return the bytes that determine the kernel's time."""
     return cost.work or cost.nbytes
 
 
 def spread(elements: int) -> str:
-    """Reach of indexed accesses: the power of four of elements that holds them all. In the name of
-    gathers and scatters: few touches of a large tensor cost more than as many within a cache."""
+    """Return the range of indexed accesses as the next power of four of elements. It is part of the
+    name of gathers and scatters: few accesses to a large tensor cost more than to a cached one."""
     return f"2^{2 * (max(0, elements - 1).bit_length() + 1 >> 1)}"
 
 
@@ -89,6 +89,6 @@ def by_class(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
 
 
 def joined(first: KernelCost, second: KernelCost) -> KernelCost:
-    """Both together; class and name are those of the first."""
+    """Return the sum of two costs with the class and name of the first."""
     summed = ("launches", "elements", "nbytes", "flops", "work")
     return replace(first, **{key: getattr(first, key) + getattr(second, key) for key in summed})

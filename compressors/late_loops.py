@@ -1,7 +1,7 @@
-"""Loops until one is called: the names of `loop_cache.py`, imported then, as numba takes long.
+"""Placeholders for loops with the names of `loop_cache.py`, which delay the slow import of numba.
 
-The first call of a loop, or look at what its compiled form alone has, puts the compiled form in the
-place of every loop in every module.
+The first call of any loop (or access to an attribute that only its compiled form has) replaces all
+loops in all modules by their compiled forms.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 _lock = RLock()
 _waiting: list[Callable[[], Any]] | None = []
-"""Announcements that numba needs before it compiles; None once it is imported."""
+"""Registrations that numba needs before it compiles; None once numba is imported."""
 
 
 class _Later:
-    """A loop that is not yet made."""
+    """A placeholder for a loop that is not yet compiled."""
 
     def __init__(self, make: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
@@ -69,12 +69,12 @@ inside: Callable[[Callable[..., Any]], Any] = partial(_later, "inside")
 
 
 def usable(function: F) -> F:
-    """The function, known to loops that call it."""
+    """Register a function that loops may call; return it unchanged."""
     return _told(lambda: _numba("usable")(function), function)
 
 
 def overload(plain: Callable[..., Any], **options: Any) -> Callable[[F], F]:
-    """A decorator of what loops call instead of `plain`."""
+    """Return a decorator that registers the body that loops call instead of `plain`."""
     return lambda body: _told(lambda: _numba("overload")(plain, **options)(body), body)
 
 

@@ -1,6 +1,6 @@
-"""`torch`, imported when a tensor is first touched, so that checking a scenario against a
-compressor's parameters and runs from the cache do not pay for it. `Tensor` is for annotations; code
-that runs says `torch.Tensor`."""
+"""`torch`, imported at the first use of an attribute, so that checking a scenario's parameters and
+reading cached runs do not pay for the import. `Tensor` is only for annotations; code that runs uses
+`torch.Tensor`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ else:
     class _LazyModule(types.ModuleType):
         def __getattr__(self, name: str) -> Any:
             value = getattr(importlib.import_module(self.__name__), name)
-            setattr(self, name, value)  # the next access costs a dictionary look-up
+            setattr(self, name, value)  # the next access is a plain dictionary look-up
             return value
 
     torch = _LazyModule("torch")
     nn = _LazyModule("torch.nn")
-    Tensor = Any  # `isinstance` refuses it
+    Tensor = Any  # not usable with `isinstance`

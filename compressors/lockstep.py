@@ -1,9 +1,9 @@
-"""The lockstep driver: N virtual workers in one process, one collective at a time.
+"""The lockstep driver: it runs N virtual workers in one process, one collective at a time.
 
-Each worker's generator advances to its next request; requests are carried out exactly, in rank
-order, and replies are sent back. An observer sees every stretch of computation and every
-collective, as the meter does. Where nobody observes, work on one reply that all workers share is
-computed once (`sharing.py`).
+Each worker's generator runs to its next request; the driver carries the requests out exactly, in
+rank order, and sends the replies back. An observer, such as the meter, sees each stretch of
+computation and each collective. Without an observer, work that all workers do on the same reply is
+done once (`sharing.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gcsim.compressors.sharing import Payloads, forget, shared
 from gcsim.fields import Count, Whole
 
 Reduction = Callable[[Sequence[Tensor], Operation], Tensor]
-"""One new tensor from the workers' tensors of equal shape and dtype, in rank order."""
+"""Reduces the workers' tensors (same shape and dtype, in rank order) to one new tensor."""
 
 
 Scope = Literal["all", "node", "nodes", "rack", "racks"]
@@ -38,51 +38,51 @@ Scope = Literal["all", "node", "nodes", "rack", "racks"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord:
-    """One collective as carried out, in bytes."""
+    """One collective that was carried out; sizes are in bytes."""
 
     kind: Literal["all_reduce", "all_gather", "push_pull", "all_to_all", "tree_merge"]
     sent: tuple[Whole, ...]
-    """Bytes that each worker handed over, by rank (all-to-all: to all workers together)."""
+    """Bytes that each worker sends, by rank (all-to-all: to all workers together)."""
     pulled: Whole = 0
-    """Push-pull, tree merge: bytes of the result, which each worker receives."""
+    """Push-pull and tree merge: bytes of the result, which each worker receives."""
     part: bool = False
-    """All-gather: each payload is a part of one whole, which p workers share."""
+    """All-gather: each payload is a part of one whole that is divided among p workers."""
     variable: bool = False
-    """All-to-all: each pair exchanges a length of 8 bytes first; push-pull: as `PushPull`."""
+    """All-to-all: each pair first exchanges a length of 8 bytes; push-pull: as in `PushPull`."""
     element: Count = 1
-    """All-reduce: bytes per element; a ring splits the vector between elements."""
+    """All-reduce: bytes per element; a ring cuts the vector only between elements."""
     dtype: str = "float32"
-    """All-reduce: torch's name of the elements' type, which decides what an addition costs."""
+    """All-reduce: the elements' torch dtype, which determines the cost of an addition."""
     without_server: WithoutServer = "all_gather"
-    """Push-pull: as `PushPull`."""
+    """Push-pull: as in `PushPull`."""
     by_servers: bool = False
-    """All-reduce: by the cluster's parameter servers, whatever carries others."""
+    """All-reduce: always carried out by the cluster's parameter servers."""
     scope: Scope = "all"
-    """Ranks that take part: all; those of each node, or rack, among themselves; one of each node,
-    or rack, which then hands the result to the others."""
+    """Ranks that take part. all: all ranks; node, rack: the ranks of each node or rack separately;
+    nodes, racks: one rank of each, which then passes the result on to the others there."""
 
 
 class Observer:
-    """Receiver of a lockstep exchange's events; this one ignores them."""
+    """The interface to watch a lockstep exchange; this base class ignores all events."""
 
     def compute(self, rank: int) -> AbstractContextManager[Any]:
-        """Context around each stretch of one worker's computation."""
+        """Return a context for each stretch of one worker's computation."""
         return nullcontext()
 
     def serve(self) -> AbstractContextManager[Any]:
-        """Context around the server's computation, and around each merge of two payloads."""
+        """Return a context for each computation of a server and each merge of two payloads."""
         return nullcontext()
 
     def payloads(self, received: list[Tensor], *, parts: bool = False) -> Iterable[Tensor]:
-        """The payloads, or parts of one whole, to hand to a worker or server."""
+        """Return the payloads, or parts of one whole, as a worker or server shall receive them."""
         return received
 
     def collective(self, record: CollectiveRecord) -> None:
-        """Called after each collective."""
+        """Take note of a collective that was carried out."""
 
 
 class Collectives(Observer):
-    """Record the collectives alone: counting kernels takes several times as long."""
+    """An observer that records only the collectives: counting kernels is several times slower."""
 
     def __init__(self) -> None:
         self.collectives: list[CollectiveRecord] = []
@@ -96,7 +96,7 @@ class Collectives(Observer):
 
 
 def in_rank_order(tensors: Sequence[Tensor], op: Operation) -> Tensor:
-    """((t0 + t1) + t2) + …, each sum rounded to the tensors' dtype; or the maximum."""
+    """Return ((t0 + t1) + t2) + …, each sum rounded to the tensors' dtype; or the maximum."""
     reduced = tensors[0].clone()
     for tensor in tensors[1:]:
         if op == "sum":
@@ -115,12 +115,12 @@ def lockstep(
 ) -> list[Tensor]:
     """Run one exchange of all workers to its end; return the updates in rank order.
 
-    `reduction` carries out all-reduces; rounding depends on its order. `share`: compute work on one
-    reply that all workers share once, to the same bits ("checked": again, and compare); None: where
-    nobody observes; an observer of each worker needs it off. Raises `RefusedRequestError` when
-    workers ask for different collectives at one point (a deadlock on a cluster) or for an
-    impossible one; for guarded exchanges (`participate`) of a user's code, `InputError` with file
-    and line.
+    `reduction` carries out all-reduces; its order of addition determines the rounding. `share`: do
+    work that all workers do on one reply only once, with the same bits ("checked": do it each time
+    and compare); None: share if there is no observer. An observer that looks at each worker needs
+    False. Raises `RefusedRequestError` if workers request different collectives at the same point
+    (a deadlock on a cluster) or an impossible one; if the exchanges are guarded (`participate`) and
+    the code is a user's, `InputError` with file and line.
     """
     seen = observer or Observer()
     sharing = observer is None if share is None else share
@@ -128,7 +128,7 @@ def lockstep(
     while True:
         requests: list[Request] = []
         updates: list[Tensor] = []
-        for rank, exchange in enumerate(exchanges):  # each up to its next request
+        for rank, exchange in enumerate(exchanges):  # each runs to its next request
             with seen.compute(rank):
                 try:
                     requests.append(exchange.send(replies[rank]))
@@ -141,7 +141,7 @@ def lockstep(
             if updates or len({type(request) for request in requests}) != 1:
                 raise _disagreement(requests, len(updates))
             replies = _run_request(requests, seen, reduction)
-            if sharing and not isinstance(requests[0], AllToAll):  # of that each has its own
+            if sharing and not isinstance(requests[0], AllToAll):  # replies differ by worker
                 shared(replies, checked=sharing == "checked")
         except RefusedRequestError as error:
             blame(exchanges, error)
@@ -150,7 +150,7 @@ def lockstep(
 def _disagreement(requests: Sequence[Request], finished: int) -> RefusedRequestError:
     hint = "whether and what to ask must not depend on the rank or on a worker's own gradient"
     names = [type(request).__name__ for request in requests]
-    if finished:  # `requests` are then not by rank; those that ask can be told where
+    if finished:  # finished workers left no request, so the list's positions are no longer ranks
         ranks = tuple(range(len(requests) + finished))
         text = f"workers disagree: {finished} finished, others ask for {names}"
         return RefusedRequestError(text, hint=hint, ranks=ranks)

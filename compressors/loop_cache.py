@@ -1,4 +1,4 @@
-"""Machine code of loops, compiled with numba and stored in the cache folder (`loops.py`)."""
+"""Cache of the loops' machine code: numba compiles it, the cache folder stores it (`loops.py`)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ usable: Any = register_jitable(error_model="numpy")
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile a function at its first call, or load its machine code."""
-    options |= {"no_cfunc_wrapper": True}  # no C code calls it
+    """Wrap a function that is compiled, or loaded from the cache, at its first call."""
+    options |= {"no_cfunc_wrapper": True}  # never called from C code
     found: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
-    found._cache = LoopCache(function)  # as numba's `enable_caching` does
+    found._cache = LoopCache(function)  # the same as numba's `enable_caching`
     found.compile = _by_one_process(found.compile, function)
     return found
 
@@ -48,10 +48,10 @@ def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) 
     name = f"{function.__module__}.{function.__qualname__}.lock"
 
     def compile_or_load(signature: Any) -> Any:
-        # numba's lock first: a thread that holds it may come here for a loop that a loop calls
+        # numba's lock comes first: its holder may get here to compile a loop that a loop calls
         with global_compiler_lock, ExitStack() as stack:
             if folder := loops_folder():
-                with suppress(OSError):  # one that cannot be written to has nothing to wait for
+                with suppress(OSError):  # a folder that is not writable needs no lock
                     stack.enter_context(waiting_for(folder / name))
             return compile_(signature)
 
@@ -59,13 +59,13 @@ def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) 
 
 
 class LoopCache(FunctionCache):
-    """Numba's cache of one function, one file for each signature. A missing or unusable file means
-    compiling again; it never makes a call fail."""
+    """Numba's cache for one function, with a file per signature. If a file is missing or unusable
+    the loop is compiled again; a cache error never makes a call fail."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:  # without numba's files
+    def __init__(self, function: Callable[..., Any]) -> None:  # does not open numba's own files
         self._py_func = function
         self._name = f"{function.__module__}.{function.__qualname__}"
-        self._source: str | None = None  # of a prompt, whose loops are not kept
+        self._source: str | None = None  # None: defined at a prompt, not stored
         self._impl = None
         path = inspect.getfile(function)
         with suppress(OSError):
@@ -73,14 +73,14 @@ class LoopCache(FunctionCache):
 
     @property
     def cache_path(self) -> str | None:
-        """The folder, or None where nothing is kept."""
+        """Path of the folder; None if nothing is stored."""
         folder = loops_folder()
         return None if folder is None else str(folder)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function of this signature, or None without a trustworthy file."""
-        # What machine code calls. What compiles is not loaded, nor what that needs of scipy: the
-        # first loop that has to be compiled does, in a quarter of a second.
+        """Return the compiled function of this signature; None without a trustworthy file."""
+        # Initialise only what machine code calls: the compiler, and scipy for it, take another
+        # quarter of a second and are loaded when a loop must be compiled.
         rtsys.initialize(target_context)
         key = self._key(sig, target_context.codegen())
         path = self._path(key)
@@ -94,8 +94,8 @@ class LoopCache(FunctionCache):
         return _rebuild(target_context, *payload)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store a compiled function; warn where that fails."""
-        if data.library.has_dynamic_globals:  # addresses of this process
+        """Store a compiled function; warn if that fails."""
+        if data.library.has_dynamic_globals:  # contains addresses of this process
             return
         key = self._key(sig, data.codegen)
         path = self._path(key)
@@ -121,7 +121,7 @@ class LoopCache(FunctionCache):
 
 
 def _read(path: Path) -> bytes | None:
-    """Content of a trustworthy entry; a damaged one is removed."""
+    """Read a trustworthy entry; remove a damaged one."""
     try:
         with path.open("rb") as file:
             body = None if others_write(os.fstat(file.fileno())) else unsealed(file.read())
@@ -134,7 +134,7 @@ def _read(path: Path) -> bytes | None:
 
 @cache
 def loops_folder() -> Path | None:
-    """The folder of machine code, cleared of older sources' code; None where none can be kept."""
+    """Return the folder for machine code, after removing old builds; None if it is not writable."""
     chosen: str = getattr(config, "CACHE_DIR")  # noqa: B009 - numba sets it from NUMBA_CACHE_DIR
     builds = Path(chosen or cache_folder() / "loops")
     folder = builds / f"gcsim-{_sources()}"
@@ -145,7 +145,7 @@ def loops_folder() -> Path | None:
                 hint = f"chmod go-w {each}, or set GCSIM_CACHE_DIR to a folder of your own"
                 _not_kept(each, f"somebody else can write to it; {hint}")
                 return None
-        with suppress(OSError):  # another's installation that may be read
+        with suppress(OSError):  # a read-only installation of another user
             folder.touch()
             old = sorted(builds.glob("gcsim-*"), key=lambda path: path.stat().st_mtime)
             for build in old[:-_KEPT_BUILDS]:
@@ -157,7 +157,7 @@ def loops_folder() -> Path | None:
 
 
 def _sources() -> str:
-    """Hash of the files with functions that loops of other files call."""
+    """Return the hash of all files whose functions may be called by loops in other files."""
     here = Path(__file__).parent
     paths = [here / name for name in ("loops.py", "random.py")]
     paths += sorted((here / "coding").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Compiled loops over elements, on as many threads as torch uses.
+"""Compiled loops over elements, run on as many threads as torch uses.
 
     @loop
     def scale(start, stop, values, out, factor):      # plain Python over numpy arrays
@@ -8,17 +8,17 @@
 
     in_parallel(scale, n, array(values), array(out), np.float32(2))
 
-A loop slices its part first and counts from 0: indices that the compiler cannot prove non-negative
-prevent vectorisation (six times slower). Loops run without the interpreter's lock.
+A loop slices its part first and counts from 0: if the compiler cannot prove that indices are not
+negative, it does not vectorise (six times slower). Loops run without the GIL.
 
 `loop` compiles with numba at the first call and caches the machine code in the cache folder (or
-`NUMBA_CACHE_DIR`; `loop_cache.py`), keyed by a hash of the loop's file and of `random.py`, this
-file and `coding/`: functions that loops call in other files must be there. Where numba is not
-installed, loops run as Python, some hundred times slower and with equal results.
+`NUMBA_CACHE_DIR`; `loop_cache.py`). The key is a hash of the loop's file, `random.py`, this file
+and `coding/`: loops may call functions of no other files. Without numba, loops run as Python: about
+a hundred times slower, with equal results.
 
-Tensors in host memory share theirs with the array; others are copied, and writes to the copy are
-lost unless `written_back`. Results must not depend on the number of threads, so `in_parallel` cuts
-at multiples of `grain` elements, and sums are kept for each `SUM_BLOCK` elements.
+The array of a tensor in host memory is a view; other tensors are copied, and what is written to the
+copy is lost without `written_back`. Results must not depend on the number of threads: `in_parallel`
+cuts at multiples of `grain` elements, and sums are kept per `SUM_BLOCK` elements.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SUM_BLOCK = 4096
-"""Elements of one partial sum."""
+"""Number of elements in one partial sum."""
 _WORTH_A_THREAD = 1 << 17
 _SHORT = 2 * _WORTH_A_THREAD
-"""Ranges below this many elements take one thread."""
+"""Shorter ranges run on one thread."""
 
 
 __all__ = [
@@ -62,26 +62,26 @@ __all__ = [
 
 
 def loop(function: F) -> F:
-    """Compile a function of numbers and numpy arrays; callable from other loops. Division by zero
+    """Compile a function of numbers and numpy arrays, which other loops may call. Division by zero
     gives infinity or NaN, as in numpy; indices are not checked."""
     return cast("F", compiled(function))
 
 
 def summing_loop(function: F) -> F:
-    """`loop` with sums of floats free to be reordered: several times faster. Only over a fixed
-    range of at most `SUM_BLOCK`: the order depends on its length and the processor."""
-    # neither `nnan` nor `ninf`: infinity and NaN must show in a sum
+    """Compile like `loop`, but let sums of floats be reordered, which is several times faster. Use
+    it only on a fixed range of at most `SUM_BLOCK`: the order depends on length and processor."""
+    # without `nnan` and `ninf`, so that infinity and NaN reach the sum
     return cast("F", compiled(function, fastmath={"reassoc", "nsz", "contract"}))
 
 
 def inlined(function: F) -> F:
-    """A small function for use inside loops."""
+    """Mark a small function for inlining into loops."""
     return cast("F", inside(function))
 
 
 def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 1 << 16) -> None:
-    """Call `kernel(start, stop, *arguments)` over 0 … n, cut at multiples of `grain`, on torch's
-    threads (one when n is small). Results are dropped, exceptions raised."""
+    """Call `kernel(start, stop, *arguments)` on parts of 0 … n, cut at multiples of `grain`, on
+    torch's threads (on one if n is small). Return values are ignored, exceptions are raised."""
     parts = n // max(grain, _WORTH_A_THREAD) if n >= _SHORT else 1
     threads = min(torch.get_num_threads(), parts) if parts > 1 else 1
     grains = -(-n // grain)
@@ -90,8 +90,8 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
 
 
 def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: Any) -> None:
-    """Call `kernel(start, stop, tiles, *arguments)` over the tiles of a table (`segments.py`), on
-    as many threads as `in_parallel` would take for their elements."""
+    """Call `kernel(start, stop, tiles, *arguments)` on parts of a table of tiles (`segments.py`),
+    on as many threads as `in_parallel` would use for as many elements."""
     threads = torch.get_num_threads()
     cuts = [0, len(tiles)]
     if threads == 1:
@@ -102,7 +102,7 @@ def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: A
         total = int(upto[-1])
         threads = min(threads, total // _WORTH_A_THREAD) if total >= _SHORT else 1
         shares = total * np.arange(1, threads) // max(1, threads)
-        # each thread begins with the tile in which its share of the elements does
+        # a thread begins with the tile that contains the first element of its share
         cuts[1:1] = np.searchsorted(upto, shares, side="right").tolist()
     _in_parts(kernel, cuts, (tiles, *arguments))
 
@@ -112,13 +112,13 @@ def _in_parts(kernel: Callable[..., Any], cuts: list[int], arguments: tuple[Any,
         _pool(len(cuts) - 1).submit(kernel, start, stop, *arguments)
         for start, stop in itertools.pairwise(cuts[1:])
     ]
-    kernel(cuts[0], cuts[1], *arguments)  # the caller's own part
+    kernel(cuts[0], cuts[1], *arguments)  # the calling thread takes the first part
     for part in pending:
         part.result()
 
 
 def array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor as numpy array: its own memory on the host, else a copy."""
+    """Return the tensor as numpy array: a view if it is in host memory, else a copy."""
     if not tensor.is_cpu:
         on_device.host_visits += 1
     found: NDArray[Any] = tensor.numpy(force=True)
@@ -126,7 +126,7 @@ def array(tensor: Tensor) -> NDArray[Any]:
 
 
 def tensor(values: NDArray[Any], like: Tensor) -> Tensor:
-    """The array as tensor on the device of `like`; shares its memory on the host."""
+    """Return the array as tensor on the device of `like`; in host memory it is a view."""
     made = torch.from_numpy(values)
     if like.is_cpu:
         return made
@@ -135,7 +135,7 @@ def tensor(values: NDArray[Any], like: Tensor) -> Tensor:
 
 
 class written_back:  # noqa: N801 - used as a function; a generator would take longer than a loop
-    """Context of `array(target)` to be written to, copied back at its end where necessary."""
+    """Context with `array(target)` for writing; on leaving, copies it back if it is not a view."""
 
     __slots__ = ("_target", "_values")
 
@@ -151,7 +151,7 @@ class written_back:  # noqa: N801 - used as a function; a generator would take l
 
 
 def partial_sums(n: int) -> NDArray[np.float64]:
-    """Zeros for one sum of each `SUM_BLOCK` of n elements."""
+    """Return zeros, one for each block of `SUM_BLOCK` of n elements."""
     return np.zeros(-(-n // SUM_BLOCK), dtype=np.float64)
 
 

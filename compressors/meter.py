@@ -1,13 +1,13 @@
-"""Kernels of a compressor, counted between two collectives: bytes, FLOPs and names.
+"""The meter: it counts a compressor's kernels between collectives, with bytes, FLOPs and names.
 
 A torch dispatch mode adds each tensor kernel's bytes (read plus written) and FLOPs to its class and
 name. Code outside torch is wrapped by `kernel`, which counts one kernel with the bytes of the
-tensors that enter and leave: the traffic of one fused kernel on an accelerator. With a clock, a
-recorder also times each kernel. Cost that grows with the number of workers is separated by watching
+tensors that enter and leave, as a fused kernel on an accelerator would. With a clock, a recorder
+also times each kernel. Costs that grow with the number of workers are separated by watching the
 payloads: work between two steps of an iteration over them belongs to a payload.
 
 Assumes that a kernel reads each operand and writes each result once, and that views are free;
-indexed reads count touched elements only.
+indexed reads count only touched elements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Kernels of one stretch of computation, added up, and timed where there is a clock."""
+    """Summed kernels of one stretch of computation, timed if there is a clock."""
 
     def __init__(self, clock: Clock | None = None, *, counting: bool = True) -> None:
         self._clock = clock
@@ -47,13 +47,13 @@ class Recorder:
         self.per_payload: list[KernelCost] = []
         self.payloads = 0
         self.per_part: list[KernelCost] = []
-        """The sum over all parts of one whole: more workers launch more, and move as much."""
+        """Sum over all parts of one whole: more workers mean more launches but the same bytes."""
         self.parts = 0
         self._reading: list[KernelCost] | None = None
 
     def add(self, cost: KernelCost) -> None:
-        """Count a kernel for the payload being read, or for the exchange; not the host's looks into
-        a payload, which a deployment leaves to the network or to an accelerator's kernel."""
+        """Count a kernel for the payload being read, or else for the exchange. The host's reads of
+        values in a payload are not counted: in a deployment the network or a kernel does that."""
         if self._reading is None:
             self.fixed.append(cost)
         elif cost.kind != "host_sync":
@@ -64,16 +64,16 @@ class Recorder:
 
     @property
     def timed(self) -> list[TimedKernel]:
-        """Each timed launch; waits for the device."""
+        """Each timed launch; reading this waits for the device."""
         return [TimedKernel(cost, end - begin) for cost, begin, end in self._timed]
 
     @property
     def left_out(self) -> float:
-        """Seconds of what is `unpriced`; waits as `timed` does."""
+        """Seconds spent in `unpriced` functions; waits as `timed` does."""
         return float(sum(end - begin for begin, end in self._left_out))
 
     def undisturbed(self) -> AbstractContextManager[Any]:
-        """Context in which torch runs uncounted, while a kernel is timed."""
+        """Return a context in which torch runs uncounted, for timing a kernel."""
         if self._clock is None or not self.counting:
             return nullcontext()
         from torch.utils._python_dispatch import _disable_current_modes
@@ -82,13 +82,13 @@ class Recorder:
         return modes
 
     def launched(self, cost: KernelCost, begin: Any, end: Any) -> None:
-        """Count a kernel between two instants; `end` None: its time is not its device's."""
+        """Count a kernel between two instants; `end=None` if that is not the device's time."""
         self.add(cost)
         if self._clock is not None and end is not None:
             self._timed.append((cost, begin, end))
 
     def watch(self, received: Iterable[Tensor], *, parts: bool = False) -> Iterator[Tensor]:
-        """Iterate over payloads, or parts of one whole, and attribute the kernels in between."""
+        """Iterate over payloads, or parts of one whole; attribute the kernels in between."""
         try:
             for payload in received:
                 self._reading = self.per_part if parts else self.per_payload
@@ -107,7 +107,7 @@ _active: list[Recorder] = []
 
 @contextmanager
 def segment(clock: Clock | None = None, *, counting: bool = True) -> Iterator[Recorder]:
-    """Count the kernels that run inside, on this thread; with a clock, time them. Without
+    """Count the kernels that run inside on this thread; with a clock, time them. Without
     `counting`, only time `unpriced` work, in `left_out`."""
     from gcsim.compressors.meter_dispatch import CountingMode
 
@@ -123,9 +123,9 @@ def segment(clock: Clock | None = None, *, counting: bool = True) -> Iterator[Re
 def kernel(
     kind: KernelClass, *, updates: tuple[str, ...] = (), name: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Count a call of the decorated function as one kernel of class `kind`: tensor operands read
-    once, tensor results and operands in `updates` written once; not the torch kernels inside. The
-    function counts its random draws (`count_random`). `name` defaults to `kernel_name`."""
+    """Count a call of the decorated function as one kernel of class `kind`: it reads tensor
+    operands once, writes results and operands in `updates` once; torch kernels inside do not count.
+    The function counts its random draws (`count_random`). `name` defaults to `kernel_name`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         called = name or kernel_name(function)
@@ -148,9 +148,9 @@ def kernel(
 def counted_as(
     launches: Callable[..., Iterable[KernelCost]], running: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Count a primitive's call, for all tensors of a bucket, as the kernels of
-    `launches(result, *args, **kwargs)` (`launch`); torch's kernels inside are not counted. With a
-    clock the call's time is the last kernel's. `running` names its own counts."""
+    """Count one call of a primitive (for all tensors of a bucket) as the kernels that
+    `launches(result, *args, **kwargs)` returns; torch's kernels inside are not counted. The time of
+    the call is assigned to the last kernel. `running`: name for counts made inside."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -178,7 +178,7 @@ def counted_as(
 
 
 def launch(kind: KernelClass, name: str, elements: ArrayLike, *nbytes: ArrayLike) -> KernelCost:
-    """One launch for a bucket; elements and bytes are numbers, or columns that are added up."""
+    """Return the cost of one launch for a bucket; elements and bytes may be columns."""
     moved = sum(int(np.sum(each)) for each in nbytes)
     return KernelCost(
         kind=kind, name=name, launches=1, elements=int(np.sum(elements)), nbytes=moved
@@ -186,14 +186,14 @@ def launch(kind: KernelClass, name: str, elements: ArrayLike, *nbytes: ArrayLike
 
 
 def drawn(name: str, elements: ArrayLike, bits: int) -> KernelCost:
-    """Numbers of so many random bits that the kernel `name` draws; see `count_random`."""
+    """Return the cost of numbers of `bits` random bits that kernel `name` draws."""
     n = int(np.sum(elements))
     nbytes = -(-n * bits // 8)
     return KernelCost(kind="random", name=name, part=True, launches=0, elements=n, nbytes=nbytes)
 
 
 def kernel_name(function: Callable[..., object]) -> str:
-    """File and function of gcsim's own, such as "signs.fold"; else the whole path."""
+    """Return file and function for gcsim's own, e.g. "signs.fold"; else the whole path."""
     module = function.__module__
     if module.startswith("gcsim.compressors."):
         module = module.rpartition(".")[2]
@@ -201,19 +201,19 @@ def kernel_name(function: Callable[..., object]) -> str:
 
 
 def count_random(elements: int, bits: int) -> None:
-    """Count numbers drawn inside a kernel: `elements` of `bits` random bits, without a launch."""
+    """Count numbers drawn inside a kernel: `elements` of `bits` random bits, no launch."""
     if _active:
         name = _active[-1].running
         _active[-1].add(replace(drawn(name, elements, bits), part=bool(name)))
 
 
 def batched(tensors: Iterable[T]) -> Iterator[T]:
-    """Iterate over a bucket's tensors: for methods written tensor by tensor."""
+    """Iterate over a bucket's tensors, in methods written tensor by tensor."""
     yield from tensors
 
 
 def unpriced(function: Callable[P, R]) -> Callable[P, R]:
-    """Count nothing inside the decorated function: checks that a deployment leaves out."""
+    """Exclude the decorated function from the count: checks that a deployment leaves out."""
 
     @functools.wraps(function)
     def silent(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -232,15 +232,15 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Meter(Observer):
-    """Observer of one lockstep exchange: the kernels between any two collectives."""
+    """Observer of one lockstep exchange that counts the kernels between any two collectives."""
 
     def __init__(self, workers: int, clock: Clock | None = None) -> None:
         self._clock = clock
         self.segments: list[list[Recorder]] = [[] for _ in range(workers)]
-        """Recorders by rank, then by position between the collectives."""
+        """Recorders by rank, then by stretch between collectives."""
         self.collectives: list[CollectiveRecord] = []
         self.servers: list[list[Recorder]] = []
-        """Recorders by collective: one for each answer of a server or merge of two payloads."""
+        """Recorders by collective, one for each answer of a server or merge of two payloads."""
         self._server: list[Recorder] = []
 
     @contextmanager
@@ -265,7 +265,7 @@ class Meter(Observer):
 
 
 class _Watched:
-    """Payloads that report their iteration to the active recorder."""
+    """Payloads that report each iteration to the active recorder."""
 
     def __init__(self, received: list[Tensor], *, parts: bool = False) -> None:
         self._received = received

@@ -1,6 +1,6 @@
 """Bytes and FLOPs of torch's kernels: the dispatch mode behind the meter. Only `meter.segment`
-imports it, since it imports torch. Classes follow from the operator's name; an unknown operator is
-a reduction when its result is much smaller than its operands, else it streams."""
+imports it, since it imports torch. Operators are classified by name; an unknown one is a reduction
+if its result is much smaller than its operands, else streaming."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _FREE = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
      "detach", "lift_fresh", "sym_size", "sym_numel", "_has_same_storage_numel"}
 )  # fmt: skip
-"""Allocate or describe; touch no element."""
+"""Operators that allocate or describe but touch no element."""
 
 _UNREAD = frozenset(
     {"copy_", "fill_", "zero_", "uniform_", "bernoulli_", "normal_", "random_", "zeros_like",
      "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like", "randn_like"}
 )  # fmt: skip
-"""Read nothing of their first operand: they write it, or take its shape, type and device."""
+"""Operators that write their first operand, or use only its shape, dtype and device."""
 
 _INDEXED_READ = frozenset({"index", "index_select", "gather", "take", "embedding"})
 _INDEXED_WRITE = frozenset(
@@ -69,7 +69,7 @@ _INDEXED_WRITE = frozenset(
 )  # fmt: skip
 
 _ACCUMULATING = frozenset({"scatter_add_", "index_add_", "scatter_reduce_"})
-"""Indexed writes that read what they add to."""
+"""Indexed writes that also read, to add to the values."""
 
 
 class UncompiledMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it so
@@ -77,7 +77,7 @@ class UncompiledMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Exclude it from compilation; the default loads torch's compiler, which takes 2 s."""
+        """Exclude it from compilation: the default loads torch's compiler, which takes 2 s."""
         return False
 
 
@@ -107,7 +107,7 @@ class CountingMode(UncompiledMode):
 def kernel_cost(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> KernelCost | None:
-    """The cost of one dispatched operator; None for one that touches no element."""
+    """Return the cost of one dispatched operator; None if it touches no element."""
     name = func.overloadpacket.__name__
     if name in _FREE:
         return None
@@ -121,7 +121,7 @@ def kernel_cost(
     if not func._schema.is_mutable and _is_view(operands, results):
         return None
     if results and not any(leaf.numel() for leaf in results):
-        return None  # an empty slice, which has no memory to share
+        return None  # an empty slice has no memory that could show it is a view
     if name in _UNREAD:
         operands = operands[1:]
     accumulates = bool(kwargs.get("accumulate", len(args) > 3 and args[3] is True))
@@ -132,7 +132,7 @@ def kernel_cost(
     if kind is None:
         written = sum(leaf.numel() for leaf in results)
         kind = "reduction" if operands and 16 * written < elements else "streaming"
-    if kind == "reduction" and name in {"max", "min"} and len(operands) == 2:  # element-wise
+    if kind == "reduction" and name in {"max", "min"} and len(operands) == 2:  # element-wise here
         kind = "streaming"
     flops = _matmul_flops(operands, results) if kind == "matmul" else 0
     return KernelCost(
@@ -148,10 +148,10 @@ def kernel_cost(
 def _full_name(
     name: str, operands: list[Tensor], results: list[Tensor], flops_a_byte: float
 ) -> str:
-    """The operator's name, and behind it what else determines its speed: a conversion's types;
-    whether a reduction keeps a dimension; whether indices jump, and their reach; a product's work
-    per byte (in powers of two), whether it writes the largest matrix, else whether it reads that
-    across its rows; a factorization's columns. Behind a dot: unknown."""
+    """Return the operator's name and, appended, what else determines its speed: the dtypes of a
+    conversion; whether a reduction keeps a dimension; whether indices jump, and their range; a
+    product's FLOPs per byte (a power of two) and whether it writes the largest matrix or reads it
+    across or along its rows; a factorization's columns."""
     if name in {"_to_copy", "copy_"} and operands and results:
         types = [str(leaf.dtype).removeprefix("torch.") for leaf in (operands[-1], results[0])]
         return f"aten.{name}" if types[0] == types[1] else f"aten.{name}:{'_to_'.join(types)}"
@@ -172,7 +172,7 @@ def _full_name(
 
 
 def _jumps(indices: Tensor) -> bool:
-    """Whether indices do not ascend: each element is then another line of memory."""
+    """Whether indices do not ascend, so that each element needs another line of memory."""
     return indices.numel() > 1 and bool((indices.flatten().diff() < 0).any())
 
 
@@ -200,7 +200,7 @@ def _bytes_moved(
 
 
 def _span(leaf: Tensor) -> int:
-    """Bytes of the distinct elements: an expanded tensor counts its source."""
+    """Return the bytes of the distinct elements: an expanded tensor counts its source."""
     distinct = math.prod(
         size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride != 0
     )
@@ -208,7 +208,7 @@ def _span(leaf: Tensor) -> int:
 
 
 def _matmul_flops(operands: list[Tensor], results: list[Tensor]) -> int:
-    """2 m k n for products of matrices [.., m, k] and [.., k, n]; convolutions by their weight."""
+    """Return 2 m k n for products [.., m, k] [.., k, n]; for convolutions from the weight."""
     factors = [leaf for leaf in operands if leaf.dim() >= 1]
     if not factors or not results:
         return 0

@@ -1,5 +1,5 @@
-"""Errors of a user's own compressor as the user's mistakes, with file and line. Exceptions from
-gcsim's own methods stay as they are: they are our bugs."""
+"""Errors in a user's own compressor, reported as the user's mistakes with file and line. Exceptions
+from gcsim's own methods are passed on unchanged: they are our bugs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gcsim.errors import InputError, InternalError, Problem
 
 
 class RefusedRequestError(InternalError):
-    """Requests of workers `ranks` that cannot be carried out; thrown into their exchanges
-    (`blame`)."""
+    """Requests of workers `ranks` that cannot be carried out; `blame` throws the error into their
+    exchanges."""
 
     def __init__(self, message: str, *, hint: str = "", ranks: tuple[int, ...] = (0,)) -> None:
         self.message, self.hint, self.ranks = message, hint, ranks
@@ -33,9 +33,9 @@ def passed_on(
     ask: Callable[[Request], Generator[Request, Any, Any]],
     inside: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Exchange:
-    """Run an exchange whose requests go through `ask`, which yields what to carry out and returns
-    the reply; throw a refusal into the exchange. Demands on a device's payloads are made at its
-    end, or handed to the enclosing ones, which make them `inside` a context."""
+    """Run an exchange and pass its requests to `ask`, which yields what to carry out and returns
+    the reply; a refusal is thrown into the exchange. Deferred checks of payloads run at its end, or
+    are handed to the enclosing demands, which run them `inside` a context."""
     reply, demands = None, Demands()
     while True:
         try:
@@ -56,7 +56,7 @@ def passed_on(
 
 
 def blame(exchanges: Iterable[Generator[Any, Any, Any]], error: RefusedRequestError) -> None:
-    """Raise `error`, as an `InputError` with file and line where the code is a user's."""
+    """Raise `error`; if the code is a user's, as an `InputError` with file and line."""
     told: list[Problem] = []
     for rank, exchange in enumerate(exchanges):
         if rank in error.ranks:
@@ -72,22 +72,22 @@ def blame(exchanges: Iterable[Generator[Any, Any, Any]], error: RefusedRequestEr
 
 
 def is_users(cls: type[Compressor]) -> bool:
-    """Whether the class's module is not gcsim's."""
+    """Whether the class is defined outside gcsim."""
     return not cls.__module__.startswith("gcsim.")
 
 
 def new_member(
     cls: type[Compressor], worker: Worker, parameters: CompressorParameters
 ) -> Compressor:
-    """One worker's instance; what a user's `__init__` raises is an `InputError` with its line."""
+    """Create one worker's instance; errors in a user's `__init__` become an `InputError`."""
     with own_mistakes(cls, "__init__"):
         return cls(worker, parameters)
 
 
 @contextmanager
 def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[None]:
-    """Turn exceptions of a user's compressor into an `InputError` with file and line: of `method`
-    where no line of the user's raised it."""
+    """Turn exceptions of a user's compressor into an `InputError` with file and line; if no line of
+    the user's raised it, the line of `method`."""
     try:
         yield
     except MemoryError:
@@ -107,7 +107,7 @@ def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[No
 
 
 def users_line(error: BaseException) -> str:
-    """The innermost line of the traceback that is neither gcsim's nor a library's; "" for none."""
+    """Return the innermost line of the traceback outside gcsim and libraries, or ""."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -120,7 +120,7 @@ def users_line(error: BaseException) -> str:
 
 
 def location_of(found: Any) -> str:
-    """File and line of a class or a function; "" for anything else."""
+    """Return file and line of a class or function; "" for anything else."""
     import inspect
 
     try:
@@ -133,7 +133,7 @@ def location_of(found: Any) -> str:
 
 
 def _located(error: InputError, place: str, otherwise: str) -> InputError:
-    """The error with the line in front of each place, or `otherwise` where no place is known."""
+    """Put the line in front of each problem's place; use `otherwise` if no place is known."""
     problems = []
     for problem in error.problems:
         known = [] if problem.place.startswith(place) else [place]
@@ -143,7 +143,7 @@ def _located(error: InputError, place: str, otherwise: str) -> InputError:
 
 
 def location_of_request(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
-    """The user's line at which a suspended exchange waits."""
+    """Return the user's line at which a suspended exchange waits."""
     files, found = _files(cls), ""
     inner: Any = exchange
     while (frame := getattr(inner, "gi_frame", None)) is not None:
@@ -154,7 +154,7 @@ def location_of_request(exchange: Generator[Any, Any, Any], cls: type[Compressor
 
 
 def location_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
-    """The line at which a finished exchange returned; of several, that of its `def`."""
+    """Return the line at which a finished exchange returned; its `def` if there are several."""
     code: CodeType = exchange.gi_code  # type: ignore[attr-defined]  # a generator function's
     if code.co_filename not in _files(cls):
         return location_of_class(cls)
@@ -168,14 +168,14 @@ def location_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]
 
 
 def location_of_class(cls: type[Compressor], method: str = "exchange") -> str:
-    """The line of its method where that is the user's, else of the class; "" where gcsim's own."""
+    """Return the line of a user's method, or else of the class; "" for gcsim's own."""
     if not is_users(cls):
         return ""
     return location_of(cls.__dict__.get(method)) or location_of(cls)
 
 
 def _files(cls: type[Compressor]) -> set[str]:
-    """Files of a class and its bases outside gcsim and Python."""
+    """Return the files of a class and its bases outside gcsim and Python."""
     modules = {base.__module__ for base in cls.__mro__ if base is not object}
     users = [sys.modules.get(name) for name in modules if not name.startswith(("gcsim.", "abc"))]
     return {file for module in users if (file := getattr(module, "__file__", None))}

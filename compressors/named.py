@@ -1,5 +1,5 @@
-"""Compressors by the names that people write: "Top-K", "1-bit Adam", "DGC 0.1%", "PowerSGD rank 4".
-A name may end in the method's most common parameter, or begin with it: a share, a rank, or bits."""
+"""Lookup of compressors by the names that people write: "Top-K", "DGC 0.1%", "PowerSGD rank 4". A
+name may begin or end with the method's most common parameter: a ratio, a rank or bits."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _PARAMETERS = (
     ("bits", r"(\d+)[\s-]*bits?"),
     ("number", r"(?:ratio[\s=]*)?(\d+(?:\.\d+)?(?:e-\d+)?)"),
 )
-"""Parameters of a name, in the order in which they are tried."""
+"""Patterns of the parameter in a name, in the order in which they are tried."""
 _PLACES = tuple(
     (key, re.compile(place))
     for key, text in _PARAMETERS
@@ -84,8 +84,8 @@ _PLACES = tuple(
 
 
 def method_named(word: str) -> tuple[str, dict[str, Any]]:
-    """The registered name of a compressor and the parameters that its name states; a user's
-    `package.module:Class` stays. Raises `InputError` when no compressor matches."""
+    """Return a compressor's registered name, and the parameters that `word` states; a user's
+    `package.module:Class` is returned unchanged. Raises `InputError` if nothing matches."""
     if word in REGISTRY or ":" in word:
         return word, {}
     kind, given = _names().get(compact(word)), {}
@@ -110,7 +110,7 @@ def method_named(word: str) -> tuple[str, dict[str, Any]]:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """Names by their spelling without blanks and hyphens."""
+    """Return the registered names by their spellings, without blanks and hyphens."""
     return {compact(text): kind for kind in REGISTRY for text in (kind, *ALIASES.get(kind, ()))}
 
 
@@ -124,5 +124,5 @@ def _value(kind: str, key: str, value: float) -> float:
     if key == "ratio":
         return round(value / 100, 12)
     if kind == "qsgd" and key in ("bits", "number"):
-        return (1 << int(value) - 1) - 1  # a sign, and whole steps
+        return (1 << int(value) - 1) - 1  # one bit is the sign; steps are whole
     return int(value) if value.is_integer() else value

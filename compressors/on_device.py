@@ -1,4 +1,4 @@
-"""Primitives: the choice between a compiled loop and a kernel on a GPU.
+"""Primitives: functions with two versions, a compiled loop and a GPU kernel.
 
     @primitive
     def cell_norms(values, cells, norm): ...     # coding/rounding/norms.py: a loop in host memory
@@ -6,9 +6,9 @@
     @kernel_of(loops.cell_norms)
     def cell_norms(values, cells, norm): ...     # gpu/rounding/norms.py: the same bytes
 
-A call whose first argument is a tensor on a GPU goes to the kernel, which imports Triton. Without
-Triton, or on a GPU too old for it, the loop works on a copy in host memory; so does a kernel that
-cannot take its arguments (`by_loop`).
+If the first argument is a tensor on a GPU, the call goes to the kernel, which imports Triton.
+Without Triton, or on a GPU too old for it, the loop works on a copy in host memory; so does a
+kernel that cannot handle its arguments (`by_loop`).
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ interpreted = False
 """Set by tests: tensors in host memory go to kernels too, in Triton's interpreter."""
 
 host_visits = 0
-"""Tensors of a device that loops worked on in host memory: their time is not the device's."""
+"""Number of device tensors copied to the host for loops: this time is not the device's."""
 
 _OLDEST = 7, 0
-"""Compute capability that Triton compiles for."""
+"""Lowest compute capability that Triton supports."""
 
 primitives: dict[Any, Any] = {}
-"""Kernel by primitive's loop; None before the first tensor on a GPU."""
+"""Kernel for each primitive's loop; None before the first tensor on a GPU."""
 
 
 def handled(values: Tensor) -> bool:
-    """Whether kernels work on this tensor."""
+    """Whether kernels process this tensor."""
     return (interpreted or (values.is_cuda and _new_enough(values.device))) and _has_triton()
 
 
 def primitive(loop: Callable[P, R]) -> Callable[P, R]:
-    """Hand calls whose first argument is a tensor on a GPU to the `kernel_of` this primitive: for
-    `coding/a/b.py`, in `gpu/a/b.py`, with the same contract and bytes."""
+    """Make a loop a primitive: calls with a GPU tensor as first argument go to its `kernel_of`. For
+    `coding/a/b.py` that is in `gpu/a/b.py`, with the same contract and bytes."""
 
     primitives[loop] = None
 
@@ -63,7 +63,7 @@ def primitive(loop: Callable[P, R]) -> Callable[P, R]:
 
 
 def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Register the decorated function as the GPU's version of the primitive `loop`."""
+    """Register the decorated function as GPU version of the primitive `loop`."""
 
     def pair(kernel: Callable[P, R]) -> Callable[P, R]:
         primitives[inspect.unwrap(loop)] = kernel
@@ -73,7 +73,7 @@ def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P
 
 
 def by_loop(primitive: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a primitive's loop from its kernel: for too long inputs, or to report damage."""
+    """Call a primitive's loop from its kernel: for long inputs, or to report damage."""
     found: R = inspect.unwrap(primitive)(*args, **kwargs)
     return found
 

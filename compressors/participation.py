@@ -1,8 +1,8 @@
-"""A compressor's exchange under any driver: checked inputs and outputs, errors that name it.
+"""Guarded exchanges under any driver: checked inputs and outputs, errors that name the compressor.
 
-Methods may rely on a finite, contiguous float32 `[n]` gradient. Sums in 16 bits that leave the
-format's range are refused before sending or on return. (All-gathered values in 16 bits saturate,
-and a sender with memory keeps the rest: `coding/sparse.py`.)
+Methods may rely on a finite, contiguous float32 `[n]` gradient. A 16-bit sum beyond the format's
+range is refused before sending or on return. (All-gathered 16-bit values saturate; a sender with
+memory keeps the rest: `coding/sparse.py`.)
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Finite = bool | Literal["sums"]
 def participate(
     member: Compressor, bucket: Bucket, step: int, *, finite: Finite = True, unmodified: bool = True
 ) -> requests.Exchange:
-    """`member.exchange(bucket, step)`, guarded. A gradient with gaps in memory is copied first:
-    another order of addition rounds differently.
+    """Run `member.exchange(bucket, step)` with checks. A strided gradient is made contiguous first,
+    since another order of addition rounds differently.
 
-    Raises `InputError` that names the compressor: before sending, for a gradient that is no float32
-    of the bucket's length or is not finite (with the parameter's name); later, for a sum beyond the
-    format's range, a damaged payload, a modified gradient (others read it too), an invalid request
-    or update, an update that is not finite, and exceptions or refused requests of a user's
-    compressor, with file and line. `finite`: check gradient and update, or the sums in 16 bits
-    alone; `unmodified`: compare the gradient; each takes two passes.
+    Raises `InputError` that names the compressor. Before sending: for a gradient that is not finite
+    float32 of the bucket's length (with the parameter's name). Later: for a sum beyond the format's
+    range, a damaged payload, a modified gradient (others read it too), an invalid request or
+    update, an update that is not finite, and exceptions or refused requests of a user's compressor,
+    with file and line. `finite`: check gradient and update, or only sums in 16 bits; `unmodified`:
+    compare the gradient. Each takes two passes.
     """
     cls, title = type(member), member.about.title
     with named(title), mistakes.own_mistakes(cls):
@@ -85,7 +85,7 @@ def _fingerprint(bucket: Bucket) -> int:
 
 @unpriced
 def _fault_of(update: Any, bucket: Bucket, finite: bool) -> tuple[str, str] | None:
-    """Fault of an update, with a remedy."""
+    """Return what is wrong with an update, and a hint; None if nothing is."""
     wanted, device = f"float32 [{bucket.layout.numel}]", bucket.gradient.device
     if not isinstance(update, torch.Tensor):
         returned = type(update).__name__
@@ -104,7 +104,7 @@ def _fault_of(update: Any, bucket: Bucket, finite: bool) -> tuple[str, str] | No
 
 @unpriced
 def check_finite(bucket: Bucket) -> None:
-    """Raise `InputError` with the parameter's name when a gradient is not finite."""
+    """Raise `InputError` with the parameter's name if a gradient is not finite."""
     if all_finite(bucket.gradient):
         return
     for piece, part in bucket.layout.views(bucket.gradient):
@@ -117,7 +117,7 @@ def check_finite(bucket: Bucket) -> None:
 
 @contextmanager
 def named(title: str) -> Iterator[None]:
-    """Put a compressor's title in front of the places of an `InputError`'s problems."""
+    """Put a compressor's title in front of the place of each problem of an `InputError`."""
     try:
         yield
     except InputError as error:
@@ -132,7 +132,7 @@ def named(title: str) -> Iterator[None]:
 def _guarded(
     exchange: requests.Exchange, cls: type[Compressor], title: str, finite: Finite
 ) -> requests.Exchange:
-    """The exchange, whose server-side callables name the compressor too."""
+    """Run the exchange with checked requests; errors in server callables get the name too."""
 
     def ask(request: requests.Request) -> Generator[requests.Request, Any, Any]:
         if fault := _fault_of_request(request, finite):
@@ -161,7 +161,7 @@ def _told(fault: tuple[str, str], exchange: requests.Exchange, cls: type[Compres
 
 @unpriced
 def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
-    """Fault of elements beyond their 16-bit format."""
+    """Return an error and a hint if elements exceed the range of their 16-bit format."""
     if values.dtype not in (torch.float16, torch.bfloat16) or not values.numel():
         return None
     low, high = values.aminmax()
@@ -179,7 +179,7 @@ def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
 def _fault_of_request(  # noqa: PLR0911 - one for each fault
     request: Any, finite: Finite
 ) -> tuple[str, str] | None:
-    """Fault of a request that a worker yields, with a remedy."""
+    """Return what is wrong with a request that a worker yields, and a hint; None if nothing is."""
     kind = type(request).__name__
     if not isinstance(request, requests.Request):
         return (

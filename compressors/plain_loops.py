@@ -1,4 +1,4 @@
-"""Loops as plain Python: the names of `loop_cache.py`, for an installation without numba."""
+"""Plain Python loops with the names of `loop_cache.py`, for installations without numba."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 
 def compiled(function: Callable[..., Any], **_: Any) -> Any:
-    """The function, in which numbers overflow and are divided by zero as in machine code."""
+    """Make overflow and division by zero silent in the function, as in machine code."""
     plain: Any = np.errstate(all="ignore")(function)
     plain.py_func = function
     return plain
 
 
 def inside(function: Callable[..., Any]) -> Any:
-    """The function."""
+    """Return the function unchanged."""
     return function
 
 
@@ -24,5 +24,5 @@ usable = inside
 
 
 def overload(*_: Any, **__: Any) -> Any:
-    """A decorator without effect: machine code alone needs the other body."""
+    """Return a decorator without effect: only machine code needs the other body."""
     return inside

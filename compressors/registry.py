@@ -1,5 +1,5 @@
-"""The compressors by name: adding one is one file and one line here. A name of the form
-`package.module:Class` is imported from the user's code."""
+"""The registry of compressors by name: a new one takes one file and one line here. A name of the
+form `package.module:Class` is imported from the user's code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.opened import noting
 
 _LONGEST = 1_000_000
-"""Steps of a user's own schedule."""
+"""Most steps that a user's class may return for its schedule."""
 
 REGISTRY: dict[str, str] = {
     # name: module within this package, and class
@@ -84,8 +84,8 @@ REGISTRY: dict[str, str] = {
 
 
 def compressor_class(name: str) -> type[Compressor]:
-    """The class of a registered name or a `package.module:Class` path. Raises `InputError` when it
-    is unknown, does not import, or is no `Compressor`."""
+    """Return the class of a registered name or of a `package.module:Class` path. Raises
+    `InputError` if it is unknown, cannot be imported or is not a `Compressor`."""
     if name in REGISTRY:
         target = f"{__package__}.{REGISTRY[name]}"
     elif ":" in name:
@@ -119,15 +119,15 @@ def _not_imported(name: str, why: str, place: str) -> InputError:
 
 
 def check_parameters(name: str, given: Mapping[str, Any]) -> CompressorParameters:
-    """Parameters of the named compressor, defaults filled in. Raises `InputError` with one problem,
-    its `place` the parameter's name, for each unknown or impossible parameter."""
+    """Return validated parameters of the named compressor, with defaults. Raises `InputError` with
+    one problem per unknown or invalid parameter; `place` is the parameter's name."""
     return checked_parameters(name, compressor_class(name), given)
 
 
 def checked_parameters(
     name: str, cls: type[Compressor], given: Mapping[str, Any]
 ) -> CompressorParameters:
-    """`check_parameters` for a class; `name` is its name in errors."""
+    """Do what `check_parameters` does for a class, which errors call `name`."""
     try:
         checked = cls.Parameters(**given)
     except ValidationError as error:
@@ -160,13 +160,13 @@ def checked_parameters(
 
 
 def _owners(key: str) -> list[str]:
-    """Some registered methods with a parameter of this name."""
+    """Return up to four registered methods that have a parameter of this name."""
     found = (name for name in REGISTRY if key in compressor_class(name).Parameters.model_fields)
     return list(islice(found, 4))
 
 
 def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> None:
-    """Raise `InputError` with the line where a user's class declares an impossible schedule."""
+    """Raise `InputError` with file and line if a user's class declares an invalid schedule."""
     with mistakes.own_mistakes(cls):
         for name, least in (("period", 1), ("window", 1), ("warmup_steps", 0)):
             value = getattr(cls, name)(parameters)
@@ -187,5 +187,5 @@ def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> 
 
 
 def create(name: str, worker: Worker, given: Mapping[str, Any] | None = None) -> Compressor:
-    """One worker's instance of the named compressor."""
+    """Create one worker's instance of the named compressor."""
     return mistakes.new_member(compressor_class(name), worker, check_parameters(name, given or {}))

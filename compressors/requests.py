@@ -23,8 +23,8 @@ Operation = Literal["sum", "max"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllReduce:
-    """Reduce a tensor (`tensor.nbytes` bytes on the wire) of the same shape and dtype on every
-    worker. The driver may overwrite it."""
+    """Reduce tensors of the same shape and dtype on every worker (`tensor.nbytes` bytes each). The
+    driver may overwrite the tensor."""
 
     tensor: Tensor
     op: Operation = "sum"
@@ -32,32 +32,32 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllGather:
-    """Give every worker every worker's payload (uint8, one dimension). `variable`: lengths may
+    """Send every worker's payload (uint8, one-dimensional) to every worker. `variable`: lengths may
     differ between workers; use `gather_variable`, which exchanges them first. `part`: each payload
-    is its sender's part of one whole, smaller with more workers."""
+    is one worker's part of a whole, so it gets smaller with more workers."""
 
     payload: Tensor
     variable: bool = False
     part: bool = False
     lengths: tuple[Iterable[Tensor], ...] = ()
-    """Replies of the gathers of lengths, int64 as bytes; several for payloads that are packed into
-    this one behind their lengths (`options/fusing.py`)."""
+    """Replies of the preceding gathers of lengths, int64 as bytes. There are several if several
+    payloads are packed into this one behind their lengths (`options/fusing.py`)."""
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]
-"""Push-pull without a server. alltoall_allgather: the server treats each element or block by
-itself, so each of p ranks serves a stripe of 1 / p (all-to-all, then all-gather of answers).
-all_gather: it needs whole payloads, which everybody gets and serves alone."""
+"""Ways of a push-pull without a server. alltoall_allgather: the server treats each element or block
+separately, so each of p ranks serves a stripe of 1 / p (all-to-all, then all-gather of the
+answers). all_gather: it needs whole payloads; every rank gathers all and serves itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PushPull:
-    """Push a payload to the parameter server and pull what it returns.
+    """Push a payload to the parameter server and pull the server's answer.
 
-    `server` maps all payloads, in rank order, to the payload that every worker pulls. It is called
-    once per exchange with worker 0's callable, whose object holds the server's state, or, without a
-    server, on every worker with its own: it must not depend on the caller. `variable`: payloads, or
-    stripes of them, may differ in length; without a server lengths are then exchanged first.
+    `server` maps all payloads, in rank order, to the payload that every worker pulls. A server
+    calls worker 0's, whose object holds the server's state, once per exchange; without one every
+    worker calls its own: the result must not depend on the caller. `variable`: payloads or their
+    stripes may differ in length; without a server the lengths are exchanged first.
     """
 
     payload: Tensor
@@ -68,19 +68,19 @@ class PushPull:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllToAll:
-    """Send one payload (uint8, one dimension) to each worker, oneself included: parts of one whole.
-    `variable`: lengths may differ; the driver first exchanges them (8 bytes each)."""
+    """Send one payload (uint8, one-dimensional) to each worker, including oneself: parts of one
+    whole. `variable`: lengths may differ; the driver exchanges them first (8 bytes each)."""
 
     payloads: Sequence[Tensor]
-    """Payloads by receiving rank."""
+    """Payloads by the rank that receives them."""
     variable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeMerge:
     """Merge all payloads pairwise along a binomial tree of any number of workers; all receive the
-    result. In round j = 0, 1, … rank r, r mod 2^(j+1) = 2^j, sends its payload to rank r - 2^j,
-    which replaces its own by `merge(own, received)`; the root broadcasts along the same tree.
+    result. In round j = 0, 1, … each rank r with r mod 2^(j+1) = 2^j sends its payload to rank r -
+    2^j, which replaces its own by `merge(own, received)`; the root broadcasts along the same tree.
     `merge` must not depend on its caller."""
 
     payload: Tensor
@@ -90,11 +90,11 @@ class TreeMerge:
 Request = AllReduce | AllGather | PushPull | AllToAll | TreeMerge
 
 Exchange = Generator[Request, Any, "Tensor"]
-"""One worker's part in one bucket's exchange; returns the update, float32 `[n]`."""
+"""One worker's part in the exchange of one bucket; returns the update, float32 `[n]`."""
 
 
 def tensors_sent(request: Request) -> Sequence[Any]:
-    """The tensors that one worker hands over."""
+    """Return the tensors that one worker sends."""
     if isinstance(request, AllReduce):
         return [request.tensor]
     return request.payloads if isinstance(request, AllToAll) else [request.payload]
@@ -103,7 +103,7 @@ def tensors_sent(request: Request) -> Sequence[Any]:
 def gather_variable(
     payload: Tensor, *, part: bool = False
 ) -> Generator[Request, Any, Iterable[Tensor]]:
-    """All-gather payloads of unequal length: 8 bytes of length first, then the payloads."""
+    """All-gather payloads of different lengths, after their lengths (8 bytes each)."""
     from gcsim.compressors.lazy_torch import torch
 
     length = torch.tensor([payload.numel()], dtype=torch.int64).view(torch.uint8)

@@ -1,12 +1,12 @@
-"""Work that workers of one process share: values computed from one reply.
+"""Results that workers of one process share because they follow from the same reply.
 
     fill_once(add_all, payloads, update, layout, weight)
 
-In lockstep, N workers would decode the same N payloads one after the other. A method therefore
-gives its decoding as a function of the reply and other arguments, which runs for the first worker;
-another worker gets that result if it calls the same function on the same reply with equal
-arguments, value by value. Replicas need not be equal. Only a driver that runs all workers in turn
-shares (`shared`); elsewhere the function just runs.
+In lockstep, N workers would decode the same N payloads in turn. A method therefore passes its
+decoding as a function of the reply and other arguments. It runs for the first worker; another
+worker gets the same result if it calls the same function on the same reply with equal arguments
+(compared by value). Replicas need not be equal. Only a driver that runs all workers in turn shares
+(`shared`); otherwise the function simply runs.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _BY_IDENTITY: Any = object.__eq__
 
 @dataclass(slots=True)
 class _Made:
-    """Results that workers computed from a reply."""
+    """Results that workers have computed from one reply."""
 
     checked: bool
     values: list[tuple[Any, Any]] = field(default_factory=list)
-    """Function and arguments, value."""
+    """Pairs of (function and arguments) and value."""
 
 
 class Payloads(list[Tensor]):
-    """A list that can be `shared`."""
+    """A list of payloads to which `shared` can attach results."""
 
 
 def shared(replies: list[R], *, checked: bool) -> list[R]:
-    """The replies of one collective, equal tensors or `Payloads`, as shared by workers. `checked`:
-    compute everything all the same, and compare."""
+    """Let workers share results from the replies of one collective (equal tensors, or `Payloads`).
+    `checked`: compute each result all the same, and compare."""
     made = _Made(checked)
     for reply in replies:
         vars(reply)[_MADE] = made
@@ -50,8 +50,8 @@ def shared(replies: list[R], *, checked: bool) -> list[R]:
 
 
 def forget(replies: Iterable[Any]) -> None:
-    """Drop the results of replies that all workers are done with: results refer to their reply and
-    back, which only the garbage collector would free."""
+    """Drop the results of replies that all workers have finished with: results and reply refer to
+    each other, so only the garbage collector would free them."""
     for reply in replies:
         made: _Made | None = getattr(reply, _MADE, None)
         if made is not None:
@@ -64,15 +64,15 @@ def is_shared(received: Iterable[Tensor]) -> bool:
 
 
 def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
-    """`make(received, *given)`, a function of its arguments, whose value nobody changes, nor
-    arguments before the next request. Raises `InternalError` where checked values differ."""
+    """Return `make(received, *given)`, a pure function. The value must never be modified, the
+    arguments not before the next request. Raises `InternalError` if checked values differ."""
     return _once(make, received, given, lambda: make(received, *given))
 
 
 def fill_once(
     fill: Callable[..., object], received: Iterable[Tensor], out: Tensor, *given: Any
 ) -> Tensor:
-    """`fill(received, out, *given)`, `once`; returns `out`, equal on all workers before."""
+    """Run `fill(received, out, *given)` once for all workers, whose `out` is equal; return it."""
     if not is_shared(received):
         fill(received, out, *given)
         return out
@@ -91,7 +91,7 @@ def _once(
     given: tuple[Any, ...],
     value_of: Callable[[], V],
 ) -> V:
-    """`value_of()`, or its value for the same function and arguments before."""
+    """Return `value_of()`, or the earlier value of the same function and arguments."""
     made: _Made | None = getattr(received, _MADE, None)
     if made is None:
         return value_of()
@@ -107,7 +107,7 @@ def _once(
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal, with the tensors, arrays and objects inside."""
+    """Whether two values are equal, including tensors, arrays and objects nested in them."""
     if a is b:
         found = True
     elif type(a) is not type(b):

@@ -1,8 +1,8 @@
-"""State as plain data: tensors by name, and lists, text and numbers that place them.
+"""Conversion of a compressor's state to plain data: a JSON-ready structure and tensors by name.
 
-Writing takes tensors, numbers, text, and lists, dicts and objects of them. Reading makes objects
-only of classes that are loaded already and are compressors, parameters, dataclasses, or part of
-gcsim's compressors, and runs none of their code.
+Writing accepts tensors, numbers, text, and lists, dicts and objects of them. Reading creates only
+objects of classes that are already imported: compressors, parameters, dataclasses, or classes of
+gcsim.compressors. It runs none of their code.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from gcsim.errors import GcsimError
 
 _PLAIN = (type(None), bool, int, float, str)
 _Numbered = dict[int, tuple[str, Tensor]]
-"""Tensors and their names, by identity."""
+"""Names and tensors, keyed by the tensor's `id`."""
 
 
 class CannotBeKeptError(GcsimError):
-    """A compressor's state holds more than tensors, numbers, text, or collections of them."""
+    """A compressor's state contains more than tensors, numbers, text and collections of them."""
 
 
 def plain(value: object) -> tuple[Any, dict[str, Tensor]]:
-    """Return `value` as JSON-ready data and its tensors' copies; or raise `CannotBeKeptError`."""
+    """Return `value` as JSON-ready data and copies of tensors; may raise `CannotBeKeptError`."""
     found: _Numbered = {}
     structure = _written(value, found)
     return structure, {name: one.detach().contiguous().clone() for name, one in found.values()}
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Tensors in collections and objects of ours."""
+    """Yield the tensors in nested collections and in objects of our classes."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -49,12 +49,12 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 def _written(  # noqa: PLR0911 (a case each)
     value: Any, tensors: _Numbered
 ) -> Any:
-    """Return data for JSON: plain values, or a list that begins with the kind."""
+    """Return JSON-ready data: a plain value, or a list whose first item is the kind."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):
         name, _ = tensors.setdefault(id(value), (str(len(tensors)), value))
-        return ["tensor", name]  # one that stands in two places is one again
+        return ["tensor", name]  # a tensor that appears twice is restored as one tensor
     if isinstance(value, np.ndarray | np.generic):
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return [kind, _written(torch.from_numpy(np.array(value, order="C")), tensors)]
@@ -93,8 +93,8 @@ def _may_be_made(cls: type) -> bool:
 def restored(  # noqa: PLR0911 (a case each)
     saved: Any, tensors: Mapping[str, Tensor], old: Any = None
 ) -> Any:
-    """Return the value of `plain`'s data, made inside `old` where that can be changed, whose
-    tensors and objects stay the same; other tensors are those of `tensors` themselves."""
+    """Rebuild the value from the data of `plain`. Tensors and objects of `old` are kept and filled
+    in place if they match; all other tensors are those of `tensors`, not copies."""
     if isinstance(saved, _PLAIN):
         return saved
     kind, *content = saved
@@ -146,7 +146,7 @@ def _read_object(content: Any, tensors: Mapping[str, Tensor], old: Any) -> Any:
 
 
 def _loaded(path: str) -> Any:
-    """A class that is loaded already."""
+    """Return the class at this path, which must be imported already and one of ours."""
     module, _, name = path.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):

@@ -1,9 +1,9 @@
-"""One method in a mean iteration: its kernels with prices, its collectives.
+"""Kernels with prices, and collectives, of one method in a mean iteration.
 
-Prices are the run's (`simulator/devices/pricing.py`), kernel by kernel. With the framework's code
-and without servers' computation they add up to the run's encoding and decoding (of which a side
-stream's count only while not hidden). `fused_s` fuses the element-wise kernels of each stretch into
-one pass over the bucket and one launch; all others stay.
+Kernels are priced one by one, as in a run (`simulator/devices/pricing.py`). With the framework's
+code and without servers' computation the prices add up to the run's encoding and decoding (of which
+a run counts only the part of a side stream that is not hidden). `fused_s` replaces the element-wise
+kernels of each computation by one pass over the bucket with one launch.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ class Explanation:
     nodes: int
     workers: int
     kernels: tuple[Kernel, ...]  # kernels by stage, the dearest first
-    collectives: tuple[BucketCollective, ...]  # collectives by bucket, in order
+    collectives: tuple[BucketCollective, ...]  # by bucket, in order
     seconds: float  # time of all kernels
-    framework_s: float  # framework's code around the exchanges, half before, half behind
-    encode_s: float  # kernels up to a bucket's last collective, and the code before
-    decode_s: float  # kernels after it, and the code behind
+    framework_s: float  # framework's code around the exchanges, half before and half after
+    encode_s: float  # kernels before a bucket's last collective, and the code before
+    decode_s: float  # kernels after it, and the code after
     fused_s: float  # `seconds` with each stretch's element-wise kernels fused
 
     def document(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
 def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) -> Explanation:
-    """Price a method on the largest size, running it where its profile is unknown. Raises
-    `InputError` for unusable gradients, or a kernel without a price."""
+    """Price a method at the largest size; run it if its profile is not cached. Raises `InputError`
+    for unusable gradients, or a kernel without a price."""
     alone = replace(scenario, compressors=(choice,))
     keys = [profile_key(alone, choice)]
     profiles = traffic_profiles(alone, keys, use_cache=True, progress=progress)
@@ -115,7 +115,7 @@ def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) ->
 
 
 def chosen(scenario: Scenario, method: str) -> CompressorChoice:
-    """Method of this label, or the only one of this kind; else `InputError` with a suggestion."""
+    """Return the method with this label, or the only one of this kind; else `InputError`."""
     labelled = [one for one in scenario.compressors if one.label == method]
     found = labelled or [one for one in scenario.compressors if one.kind == method]
     if not found:
@@ -128,7 +128,7 @@ def chosen(scenario: Scenario, method: str) -> CompressorChoice:
 def _stretches(
     profile: TrafficProfile, cluster: Cluster
 ) -> Iterator[tuple[Fraction, int, Compute, int]]:
-    """Stretches of an iteration: how often, bucket, computation, number of its servers."""
+    """Yield the computations of an iteration: how often, bucket, computation, number of servers."""
     for weight, bucket, exchange in weighted(profile):
         for compute, servers in _computes(exchange, cluster):
             yield weight, bucket, compute, servers
@@ -146,7 +146,7 @@ def _computes(exchange: Exchange, cluster: Cluster) -> Iterator[tuple[Compute, i
 def _coding(
     profile: TrafficProfile, cluster: Cluster, training: Training, prices: PriceList
 ) -> tuple[float, float, float]:
-    """Seconds of a mean iteration: framework's code, encoding, decoding."""
+    """Return the seconds of framework's code, encoding and decoding in a mean iteration."""
     passes = ComputeTimes(forward=0, backward=0, parts=(), provenance="")
     around = Planner(cluster, passes, training, prices).exchange_code_times(profile)
     framework, spent = Fraction(0), {"encode": Fraction(0), "decode": Fraction(0)}
@@ -183,7 +183,7 @@ def _fused(compute: Compute, elements: int) -> Compute:
 
 
 def _one_pass(costs: Costs, elements: int) -> Costs:
-    """Element-wise kernels fused over a bucket of `elements`, queued as an operator of torch."""
+    """Fuse the element-wise kernels over a bucket of `elements` to one operator of torch."""
     merged = [cost for cost in costs if cost.kind == FUSED and not cost.part]
     launches = sum(cost.launches for cost in merged)
     if launches <= 1:
@@ -231,7 +231,7 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
 
 
 def _costs(compute: Compute, payloads: int) -> Iterator[tuple[KernelCost, Compute, int, int]]:
-    """Each kernel, a computation of it alone, and how often its launches and bytes count."""
+    """Yield each kernel, a computation of only it, and how often its launches and bytes count."""
     bare = replace(compute, fixed=(), per_payload=(), per_part=())
     for cost in compute.fixed:
         yield cost, replace(bare, fixed=(cost,)), 1, 1

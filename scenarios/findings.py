@@ -1,4 +1,4 @@
-"""Estimates beside a run's rows: break-even rates, changes worth more, parts of the time."""
+"""Estimates in addition to a run's rows: break-even rates, useful changes, parts of the time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SLOWEST, FASTEST = 1e6, 6.4e12
-"""Bits per second between which break-evens are searched."""
+"""Lowest and highest bits per second at which a break-even is searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,29 +15,31 @@ class BreakEven:
 
     label: str
     rate: float | None
-    """Below it the method is faster than uncompressed training: median over the drawn worlds; None
-    where half of these do not change places between `SLOWEST` and `FASTEST`."""
+    """Rate below which the method is faster than uncompressed training, median over the drawn
+    worlds; None if at most half of them have one between `SLOWEST` and `FASTEST`."""
     pays: bool
-    """Whether a method without break-even is always the faster one."""
+    """Whether a method without a break-even is faster at all rates."""
+    above: bool = False
+    """The method is faster above `rate`, not below."""
     low: float | None = None
     """10th percentile over the drawn worlds; None without draws."""
     high: float | None = None
     """90th percentile."""
     low_open: bool = False
-    """The 10th percentile is `low`, the slowest rate tried, or below."""
+    """Whether the 10th percentile may be below `low`, the slowest rate tried."""
     high_open: bool = False
-    """The 90th percentile is `high`, the fastest rate tried, or above."""
+    """Whether the 90th percentile may be above `high`, the fastest rate tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Settings and their saving."""
+    """A change of settings, and the time that it saves."""
 
     words: str
     overrides: tuple[str, ...]
     """Settings for `gcsim run --set`."""
     saves_s: Mapping[str, float]
-    """Seconds saved per iteration by label, for as many samples."""
+    """Seconds saved per iteration by label, for the same number of samples."""
     note: str = ""
     """Effect on the training, if any."""
 
@@ -54,16 +56,16 @@ class Limits:
     latency_s: float
     """Part that the slowest link without latency would save."""
     waits_s: float
-    """Whole wait for the network."""
+    """Total wait for the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One training, or several alike."""
+    """Result of one training, or of several similar ones."""
 
     steps_vs_dense: float
-    """Steps to the goal over dense training's, at least 1: fewer are luck on a small task; infinite
-    where the method does not reach it."""
+    """Steps to the goal over dense training's, at least 1 (fewer are chance on a small task);
+    infinite if the method misses the goal."""
     words: str
     """Setting and result: "ResNet-50, ImageNet, 64 GPUs: 76.8 % (dense 76.2 %)"."""
     source: str
@@ -72,7 +74,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCode:
-    """The advised method in other code."""
+    """The advised method in another implementation."""
 
     title: str
     implementation: str
@@ -86,14 +88,14 @@ class Answer:
 
     words: str
     option: str
-    """Option of the command that gives it."""
+    """Option of the command that states the answer."""
     overrides: tuple[str, ...]
     """Settings for `gcsim run --set`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAdvice:
-    """Advice with one answer to an open question."""
+    """Advice if an open question has this answer."""
 
     answer: Answer
     dense_s: float
@@ -101,7 +103,7 @@ class OpenAdvice:
     use: str
     """Method to use."""
     speedup: float
-    """Speed over dense training's, median over the drawn worlds."""
+    """Speedup over dense training, median over the drawn worlds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +117,14 @@ class Findings:
     no_break_even: str = ""
     """Reason for no break-even, in words."""
     changes: tuple[Change, ...] = ()
-    """Changes that save time, most of dense training's first."""
+    """Changes that save time, those that save most of dense training's first."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
-    """Limits of dense training and the advised methods, by label."""
+    """Parts of the iteration of dense training and the advised methods, by label."""
     known: Mapping[str, Evidence] = field(default_factory=dict)
-    """Evidence that a model trains with methods faster than the safe one, by label."""
+    """Evidence that models train with methods that are faster than the safe one, by label."""
     missed: Mapping[str, str] = field(default_factory=dict)
     """Evidence against such methods, by label: a published loss or a missed target, in words."""
     other_code: tuple[OtherCode, ...] = ()
-    """The method to use in other code than the one that is priced, where some is known."""
+    """The method to use in other implementations than the priced one, if any are known."""
     open: tuple[OpenAdvice, ...] = ()
-    """Open answers that would change the advice."""
+    """Answers to open questions that would change the advice."""

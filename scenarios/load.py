@@ -1,10 +1,10 @@
-"""From a scenario file to a `Scenario`: read, overridden, checked, built, resolved.
+"""Loading of a scenario file: reading, overrides, checks, and the resulting `Scenario`.
 
-Every problem is reported at once, with its place; a setting without effect is a warning (`logging`,
-by default stderr). Nothing is run and torch is not imported: `gcsim check` and cached runs start at
-once. A method without a label is named by its kind and what differs (`_labelled`): `[none, {kind:
-powersgd, rank: 1}, {kind: powersgd, rank: 4}]` are "dense", "powersgd rank 1" and "powersgd
-rank 4".
+All problems are reported together, each with its place; a setting without effect is a warning
+(`logging`, by default stderr). No method is run and torch is not imported, so `gcsim check` and
+cached runs start quickly. A method without a label is named by its kind and the parameters that
+differ (`_labelled`): `[none, {kind: powersgd, rank: 1}, {kind: powersgd, rank: 4}]` are "dense",
+"powersgd rank 1" and "powersgd rank 4".
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def load_scenario(
 
 
 def loaded(scenario: str | os.PathLike[str] | Scenario) -> Scenario:
-    """A scenario as it is, or loaded from a file or shipped name; raises as `load_scenario`."""
+    """Return a scenario unchanged, or load it from a file or shipped name, as `load_scenario`."""
     return scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
 
 
 def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]:
-    """Unchecked contents of a scenario file, and its path; raises as `load_scenario`."""
+    """Return a scenario file's contents, unchecked, and its path; raises as `load_scenario`."""
     path, name = _find(os.fspath(path_or_name))
     if path.suffix == ".py":
         hint = f"write your own compressor as {path.stem}:CLASS"
@@ -121,9 +121,9 @@ def scenario_of(
     warn: bool = True,
     fitting: bool = True,
 ) -> Scenario:
-    """Scenario of a document, to which overrides are applied in place. Other files' paths count
-    from the folder of `path`. `warn`: of settings without effect; `fitting`: without the methods
-    that do not fit in the devices' memory. Raises as `load_scenario`."""
+    """Build the scenario of a document, to which the overrides are applied in place. Paths of other
+    files are relative to the folder of `path`. `warn`: log settings without effect; `fitting`: drop
+    methods that do not fit in the devices' memory. Raises as `load_scenario`."""
     problems = apply(document, overrides)
     bring_to_form(document)
     if seed is not None:
@@ -201,8 +201,8 @@ def scenario_of(
 
 
 def _sharding(document: Document, scenario: Scenario, warn: bool) -> Scenario:
-    """The scenario with the methods that leave all state to shard; `InputError` if none does, with
-    the first one's line."""
+    """Drop the methods that the strategy cannot shard; `InputError` if none is left, with the first
+    one's line."""
     strategy = scenario.training.strategy
     why = [unshardable(choice, strategy) for choice in scenario.compressors]
     methods = list(zip(scenario.compressors, why, strict=True))
@@ -223,7 +223,7 @@ def _sharding(document: Document, scenario: Scenario, warn: bool) -> Scenario:
 
 
 def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
-    """The scenario with the methods that fit in its devices; `DoesNotFitError` if none does."""
+    """Drop the methods that do not fit in the devices; `DoesNotFitError` if none is left."""
     found = misfits(scenario)
     out = {label for one in found for label in one.labels}
     left = tuple(choice for choice in scenario.compressors if choice.label not in out)
@@ -240,7 +240,7 @@ def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:
-    """Bucket limits; of a byte, they close a bucket behind each tensor."""
+    """Return the bucket limits; a limit of one byte gives a bucket per tensor."""
     by_tensor = file.training.overlap == "by_tensor"
     return DdpBuckets(first=1, cap=1) if by_tensor else buckets_of(file.ddp)
 
@@ -276,7 +276,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         key_path: Keys = ("compressors", number)
         given = {"kind": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
-            continue  # the schema says so
+            continue  # the schema reports it
         parameters = {
             key: value if (share := per_cent(value)) is None else float(share)
             for key, value in implementations.parameters(given).items()
@@ -291,7 +291,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue
         label = given.get("label", given["kind"] if in_name else None)
-        if label == "":  # the schema says so
+        if label == "":  # the schema reports it
             continue
         choices[key_path] = CompressorChoice(
             kind=kind,
@@ -314,7 +314,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
 
 
 def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
-    if re.search(r":\d+$", problem.place):  # a line of the user's own compressor
+    if re.search(r":\d+$", problem.place):  # a line in the user's compressor
         return problem
     inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
     kind, unknown, _ = problem.message.partition(" has no parameter")
@@ -330,7 +330,7 @@ _LONGEST = 40  # characters of a parameter's value
 
 
 def _labelled(choices: Sequence[CompressorChoice]) -> tuple[CompressorChoice, ...]:
-    """Choices with empty labels filled in; equal only if stated or a method is listed twice."""
+    """Fill in empty labels, which are unique unless a method is listed twice."""
     unnamed = [choice for choice in choices if not choice.label]
     return tuple(
         choice if choice.label else replace(choice, label=_label(choice, unnamed))
@@ -352,7 +352,7 @@ def _label(choice: CompressorChoice, others: Sequence[CompressorChoice]) -> str:
 
 
 def _differing(own: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Name and value of each parameter that differs."""
+    """Yield the name and value of each parameter that differs."""
     for name, value in own.items():
         if any(other.get(name) != value for other in like):
             yield f"{name.replace('_', ' ')} {_text(value)}"

@@ -1,7 +1,7 @@
-"""Progress reports of a long run's stages, to a bar, a log or nobody.
+"""Progress reports of a long run's stages.
 
-A stage opens a task with its number of steps (methods, cluster sizes) and advances it, also by
-parts of a step; leaving the context closes it.
+A stage opens a task with its number of steps (methods, cluster sizes) and advances it by steps or
+parts of a step; leaving the context closes the task.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from gcsim.signals import raise_if_asked
 
 
 class Task(Protocol):
-    """Stage under way."""
+    """A running stage."""
 
     def advance(self, n: int | Fraction = 1, note: str = "") -> None:
-        """Report `n` more steps, or a part of one, as done; `note`: where the stage is."""
+        """Report `n` more steps, or a part of one, as done; `note`: what the stage does now."""
 
 
 class Progress(Protocol):
-    """Watcher of a run."""
+    """Receiver of progress reports."""
 
     def task(self, description: str, total: int) -> AbstractContextManager[Task]:
         """Open a stage of `total` steps, described for people."""
@@ -33,7 +33,7 @@ class _SilentTask:
 
 
 class SilentProgress:
-    """Progress that is not shown."""
+    """Progress that shows nothing."""
 
     def task(self, description: str, total: int) -> AbstractContextManager[Task]:
         """Open a silent stage."""

@@ -17,9 +17,9 @@ LOW, HIGH = 10, 90
 """Percentiles of ranges, over drawn worlds and over seeds."""
 PERCENTILES = f"{LOW}th to {HIGH}th percentile"
 FROM_CACHE = "from_cache"
-"""Provenance: methods with known profiles, and whether the simulation was known."""
+"""Key in the provenance: methods with cached profiles, and whether the simulation was cached."""
 Measure = Literal["accuracy", "loss"]
-"""Measure of training, on held-out samples."""
+"""Quality measure of a training, on held-out samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,45 +44,45 @@ class Row:
     backward_s: float
     encode_s: float
     communication_s: float
-    """A collective of this worker is under way, hidden or not."""
+    """Time in which a collective of this worker runs, hidden or not."""
     exposed_communication_s: float
-    """Part during which the device is idle."""
+    """Part of it in which the device is idle."""
     decode_s: float
     throughput_samples_per_s: float
     speedup_vs_dense: float | None
     """Speedup over `none` at the same size, median over the drawn worlds; None without it."""
     scaling_efficiency: float
-    """Throughput over that of as many single, uncompressed devices, both by median iterations."""
+    """Throughput over that of the same number of separate devices without compression."""
     wire_bytes_per_worker: float
     """Bytes of gradients that a worker hands to collectives per iteration; the weights that a
     sharded optimizer gathers do not count."""
     compression_ratio: float | None
     """Dense gradient, as it is stored, over `wire_bytes_per_worker`, if any."""
     nmse: float | None
-    """Squared error |update - dense update|^2 / |dense update|^2, mean over `steps_run`; None where
-    the update does not tell the gradient's magnitude (signs: it is the learning rate's)."""
+    """Squared error |update - dense update|^2 / |dense update|^2, mean over `steps_run`; None if
+    the update's magnitude is not the gradient's (signs: the learning rate sets it)."""
     cosine_similarity: float
     """Cosine of the update and the dense one, mean over `steps_run`."""
     steps_run: int
-    """Steps that the compressor was run for, from empty memories."""
+    """Number of steps for which the compressor was run, from an empty state."""
     memory: str
-    """State kept from step to step; "none" if none."""
+    """State that the method keeps between steps; "none" if it has none."""
     period: int
     """Iterations after which the steps repeat."""
     optimizer_s: float = 0.0
-    """The optimiser's, if not in backward."""
+    """Time of the optimizer, if it is not included in backward."""
     input_s: float = 0.0
-    """The device waits for a batch."""
+    """Time in which the device waits for a batch."""
     iteration_p5_s: float | None = None
-    """5 % of the iterations are shorter; None where all are alike."""
+    """5th percentile of the iterations; None if all are equal."""
     iteration_p95_s: float | None = None
-    """5 % of the iterations are longer; None where all are alike."""
+    """95th percentile of the iterations; None if all are equal."""
     throughput_with_faults_samples_per_s: float | None = None
-    """Throughput of the finished iterations in the run of `training.faults`, if any."""
+    """Throughput of the finished iterations in a run with `training.faults`, if any."""
     lost_to_faults_s: float | None = None
-    """Seconds of that run without an iteration that was finished."""
+    """Seconds of that run that belong to no finished iteration."""
     goodput: float | None = None
-    """Share of a long training's time that counts, with `training.failures`; costs include it."""
+    """Share of useful time in a long training with `training.failures`; costs include it."""
     iteration_error_s: float | None = None
     """Standard error of `iteration_s`, by batch means; None if not random or for one iteration."""
     scaling_efficiency_error: float | None = None
@@ -90,11 +90,11 @@ class Row:
     algorithms: str = ""
     """Titles of the collective algorithms used, joined with "; "."""
     via: str = ""
-    """Way of a method that asks for a server: "parameter servers", "all-to-all and all-gather"
-    (workers serve stripes), "all-gather" (workers serve whole payloads); else empty."""
+    """Carriers of a method's push-pulls: "parameter servers", "all-to-all and all-gather"
+    (workers serve stripes), "all-gather" (workers serve whole payloads); empty without any."""
     iteration_draws_s: tuple[float, ...] = ()
-    """`iteration_s` in worlds drawn from all that is not known of the scenario; draw k is the same
-    world in all rows. Empty, and the following None, if nothing needed has a range."""
+    """`iteration_s` in worlds drawn from all uncertain inputs; draw k is the same world in all
+    rows. Empty, and the following fields None, if no input that is used has a range."""
     iteration_low_s: float | None = None
     """10th percentile of the draws, or the shorter of ring and tree."""
     iteration_high_s: float | None = None
@@ -104,55 +104,55 @@ class Row:
     speedup_high: float | None = None
     """90th percentile."""
     probability_pays: float | None = None
-    """Share of draws in which it is faster than dense training, luck included; None for dense."""
+    """Probability of being faster than dense training, chance included; None for dense."""
     probability_fastest: float | None = None
-    """Share of draws in which no method of this size is faster."""
+    """Probability that no method is faster at this size."""
     iteration_ring_s: float | None = None
-    """`iteration_s` if NCCL takes rings where its tuner is near the border; None if it is not. Low
-    and high ends of this row include it and the following."""
+    """`iteration_s` if NCCL chooses rings where its tuner nearly ties; None if it does not. Low and
+    high ends of this row include this and the following."""
     iteration_tree_s: float | None = None
-    """The iteration if it takes trees there."""
+    """`iteration_s` if NCCL chooses trees there."""
     iteration_as_stated_s: float | None = None
     """input + forward + backward + encode + exposed communication + decode + optimizer at stated
-    values; None, as the following, without draws: then `iteration_s` is that."""
+    values. None, like the following, without draws: then `iteration_s` is this sum."""
     speedup_as_stated: float | None = None
     """Iteration time of `none` as stated over `iteration_as_stated_s`."""
     iterations: int | None = None
     """Iterations in the mean times; None if all are equal."""
     iteration_batches_s: tuple[float, ...] = ()
-    """Means of consecutive, equal batches of iterations, where times are random. Equally many of
-    equal length met the same luck in two rows."""
+    """Means of consecutive batches of equally many iterations, if times are random. Batches of two
+    rows that have equal numbers and lengths have the same random factors."""
     seeds_trained: int | None = None
-    """Known trainings of `train` with the method; None, as the following, without any."""
+    """Number of known trainings by `train` with the method; None, like the following, if none."""
     seeds_at_target: int | None = None
     """Seeds that reached the target."""
     steps_to_target_vs_dense: float | None = None
     """Steps to the target over dense training's, median of seeds; None if half or more miss it."""
     speedup_to_target: float | None = None
-    """`speedup_vs_dense` over that, with iterations by the training's own traffic if different."""
+    """`speedup_vs_dense` over that; iterations use the training's own traffic if it differs."""
     speedup_to_target_low: float | None = None
     """10th percentile with a further seed, over the drawn worlds (`trained/bands.py`)."""
     speedup_to_target_high: float | None = None
     """90th percentile."""
     probability_pays_to_target: float | None = None
-    """Probability of reaching the target before dense training: a further seed, all worlds."""
+    """Probability of reaching the target before dense training, over worlds and another seed."""
     speedups_to_target: tuple[float, ...] = ()
-    """Speedup of each seed, 0 where it misses the target; `speedup_to_target` is the median. Seeds
+    """Speedup of each seed, 0 if it misses the target; `speedup_to_target` is their median. Seeds
     whose dense training misses it are left out."""
     steps_to_target_error: float = 0.0
     """Relative uncertainty of steps to the target, from the spacing of evaluations."""
     cost_per_1000_iterations: float | None = None
     """Cost of 1,000 iterations on all nodes, in the currency of `cost.per_hour`, if stated."""
     cost_to_target: float | None = None
-    """Cost until the target, if known: dense training's, median over seeds, over the speedup."""
+    """Cost to reach the target, if known: dense training's (median of seeds) over the speedup."""
     wire_bytes_over_training: float | None = None
     """Mean of `wire_bytes_per_worker` over trainings; None if unknown or within a tenth of it."""
     device_memory_low_bytes: float | None = None
-    """Memory that a worker takes at least; None, as the following, where unknown."""
+    """Lower bound of a worker's memory; None, like the following, if unknown."""
     device_memory_high_bytes: float | None = None
-    """At most."""
+    """Upper bound."""
     fits: Literal["yes", "no", "perhaps"] | None = None
-    """Whether that is in the device; None also where its memory is unknown."""
+    """Whether it fits in the device; None also if the device's memory is unknown."""
 
 
 LISTS = ("iteration_draws_s", "iteration_batches_s", "speedups_to_target")
@@ -169,24 +169,24 @@ def _name(entry: Any) -> str | None:
 
 
 def columns_of(flat: Row | UncertainInput) -> dict[str, Any]:
-    """Columns by field, as `dataclasses.asdict` without its copies of lists."""
+    """Return columns by field, as `dataclasses.asdict` but without copying lists."""
     return {entry.name: getattr(flat, entry.name) for entry in fields(flat)}
 
 
 def row_from(stored: dict[str, Any]) -> Row:
-    """Row from `results.json`, which has no tuples."""
+    """Build a row from `results.json`, which has lists instead of tuples."""
     return Row(**{**stored, **{name: tuple(stored[name]) for name in LISTS}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainInput:
-    """Unknown input that moves an iteration of a row."""
+    """Uncertain input that changes an iteration of some row."""
 
     name: str
     unit: str
     """Empty for a share or a factor."""
     stated: float
-    """Value behind the rows' own times."""
+    """Value used for the stated times."""
     low: float
     high: float
     draws: tuple[float, ...]
@@ -208,32 +208,32 @@ class Span(NamedTuple):
     start_s: float
     end_s: float
     slot: int = 0
-    """Slot of the communicator: 1 runs beside a collective in slot 0."""
+    """Slot of the communicator: 1 overlaps a collective in slot 0."""
     bucket: int | None = None
     collective: int | None = None
     """Number in `Timeline.collectives`."""
     waited_s: float = 0.0
     """Part of a collective's span until the last rank entered it."""
     ranks: int = 1
-    """The rank, and equal ones without spans of their own, of a large cluster."""
+    """Number of equal ranks that the span represents in a large cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Facts common to all ranks' spans of one collective; bytes are by rank."""
+    """Facts that all ranks' spans of one collective share; bytes are by rank."""
 
     algorithm: str
     """Title of its algorithm."""
     sent: tuple[int, ...]
-    """Payload from the rank."""
+    """Payload that the rank sends."""
     received: tuple[int, ...]
-    """Payload from others; the result of an all-reduce or a push-pull."""
+    """Payload from other ranks, or the result of an all-reduce or push-pull."""
     moved: tuple[int, ...]
     """Bytes of messages sent plus received."""
     messages: int
     """Messages of all ranks."""
     last: tuple[int, ...] = ()
-    """Ranks that entered last, at the same instant; equal ones without spans as the lowest."""
+    """Ranks that entered last, at the same instant; the lowest represents equal ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A node is down."""
+    """Time in which a node is down."""
 
     node: int
     start_s: float
@@ -282,28 +282,28 @@ class FaultyRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Trajectory, judged at some steps."""
+    """Trajectory of a training, evaluated at some steps."""
 
     label: str
     seed: int
     learning_rate: float
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
-    """At the largest size."""
+    """Seconds at the largest size."""
     accuracy: tuple[float | None, ...]
     loss: tuple[float, ...]
     wire_bytes_per_worker: tuple[float, ...]
     """Bytes sent per step, by window between evaluations."""
     nmse: tuple[float | None, ...]
-    """Error by window; None where an update is not meant to be its step's mean gradient."""
+    """Error by window; None if an update does not estimate its step's mean gradient."""
 
     def judged(self, measure: Measure) -> list[float]:
-        """Loss, or accuracy in percent, by evaluation."""
+        """Return the loss, or the accuracy in percent, by evaluation."""
         return shown(measure, self.accuracy, self.loss)
 
 
 def shown(measure: Measure, accuracy: Sequence[float | None], loss: Sequence[float]) -> list[float]:
-    """Loss, or accuracy in percent, for people."""
+    """Return the loss, or the accuracy in percent."""
     if measure == "loss":
         return list(loss)
     return [100 * one for one in accuracy if one is not None]  # a target of it has it everywhere
@@ -334,14 +334,14 @@ class Result:
     inputs: tuple[UncertainInput, ...] = ()
     """Inputs varied by the draws."""
     advice: Findings | None = None
-    """Break-evens and changes at the largest size, if asked for and something is dense."""
+    """Break-evens and changes at the largest size, if requested and a method is dense."""
     trained: Trained | None = None
     """Known trajectories, if any; not in `results.json`."""
     left_out: tuple[str, ...] = ()
-    """Methods that do not fit in the devices' memory, and by how much, or beside the strategy."""
+    """Methods that do not fit in the devices' memory, and by how much, or cannot be sharded."""
 
     def document(self) -> dict[str, Any]:
-        """Document of `results.json`."""
+        """Return the document of `results.json`."""
         return {
             "schema": SCHEMA,
             "scenario": self.scenario,
@@ -354,15 +354,15 @@ class Result:
         }
 
     def lasting(self) -> dict[str, Any]:
-        """`document` without the parts that differ between runs."""
+        """Return `document` without the parts that differ between runs."""
         sources = {key: each for key, each in self.provenance.items() if key != FROM_CACHE}
         document = {**self.document(), "provenance": sources}
         del document["wall"]
         return document
 
     def to_json(self) -> str:
-        """`results.json`, byte-identical for the same scenario and seed except `wall` and
-        `provenance.from_cache`."""
+        """Return `results.json`, byte-identical for the same scenario and seed except for `wall`
+        and `provenance.from_cache`."""
         return json_text(self.document())
 
     @staticmethod
@@ -399,29 +399,29 @@ class Result:
 
 
 def known_to_target(rows: Iterable[Row]) -> bool:
-    """Whether rows of one size are judged by time to the target, known of dense and another."""
+    """Whether rows of one size are ranked by time to the target: known for dense and another."""
     return any(row.speedup_to_target is not None and row.compressor != DENSE for row in rows)
 
 
 def estimate(row: Row) -> float | None:
-    """The speedup that a method is judged by: until the target, if known."""
+    """Return the speedup by which a method is ranked: to the target, if known."""
     return row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
 
 
 def pace(row: Row) -> float:
-    """Sort key of rows of one size: ratio of the printed time to the target (or per iteration) to
+    """Return the sort key of rows of one size: printed time to the target (or per iteration) over
     dense training's."""
     speedup = estimate(row)
     return row.iteration_s if speedup is None else 1 / speedup
 
 
 def error_of(row: Row) -> float:
-    """NMSE; infinite where the update's scale is not the gradient's."""
+    """Return the NMSE; infinite if the update's scale is not the gradient's."""
     return math.inf if row.nmse is None else row.nmse
 
 
 def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Rows of one size by `pace`, NMSE and label; last if judged by an unknown time to target."""
+    """Sort rows of one size by `pace`, NMSE and label; unknown times to the target come last."""
     found = tuple(rows)
     judged = known_to_target(found)
 
@@ -432,7 +432,7 @@ def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def fastest(rows: Sequence[Row]) -> str:
-    """First row at the largest size, in words."""
+    """Return the fastest method at the largest size, in words."""
     if not rows:
         return ""
     most = max(row.workers for row in rows)

@@ -1,4 +1,4 @@
-"""A scenario: what is simulated, resolved and checked, in the other rooms' values."""
+"""A scenario: the checked input of a run, in the simulator's and the traces' types."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MOST_WORKERS = 1024  # most workers whose gradients are compressed; a cluster ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGradients:
-    """Gradients of a training here."""
+    """Gradients of a training on this machine."""
 
     workers: Annotated[int, Limits(least=1, most=MOST_WORKERS)] = 2
-    """Virtual workers with their own mini-batches and shared weights."""
+    """Number of virtual workers, with their own mini-batches and shared weights."""
     warmup_steps: Annotated[int, Limits(least=0)] = 20  # dense SGD steps before the first gradient
     iterations: Annotated[int, Limits(least=1, most=100_000)] = 4
-    """Consecutive iterations with gradients."""
+    """Number of consecutive iterations whose gradients are used."""
     learning_rate: Annotated[float, POSITIVE] = 0.01
     momentum: Annotated[float, Limits(least=0, below=1)] = 0.9
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU if any
@@ -52,15 +52,15 @@ class SyntheticGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressorChoice:
-    """Row of the comparison."""
+    """A method of the comparison."""
 
     kind: str
     label: str
     parameters: dict[str, object]  # checked, defaults filled in
     implementation: str = ""
-    """Stated code that carries it out (`catalog/implementations.py`); "": gcsim's."""
+    """Implementation that carries it out (`catalog/implementations.py`); "": gcsim's."""
     via: str = ""
-    """Carrier of its push-pulls in a run, and parameter servers that carry more (`WAYS`)."""
+    """Ways in which a run carries its push-pulls (`WAYS`), and other collectives by servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +97,17 @@ class Scenario:
     compressors: tuple[CompressorChoice, ...]
     buckets: DdpBuckets
     compute: PassTimes | ProfiledCompute | RecordedCompute | None  # None: the catalogue's
-    draws: int  # worlds drawn from what is not known; 0: stated figures only
-    discrepancy: bool  # whether worlds' steps have their own factors (`uncertainty/discrepancy.py`)
+    draws: int  # number of worlds drawn from the uncertain inputs; 0: stated figures only
+    discrepancy: bool  # whether steps get random factors (`uncertainty/discrepancy.py`)
     seed: int
     train: Plan | None = None  # plan of `gcsim train`, if any
     train_task: str = ""  # task of `gcsim train`; "" for the model's own
-    train_loss: str = ""  # its loss, `package.module:function`; "": cross-entropy
+    train_loss: str = ""  # loss of `gcsim train`, `package.module:function`; "": cross-entropy
     by_speed: bool = False
     """Whether groups' batches follow their devices' speeds (`running/simulate.py`)."""
     cost_per_hour: float | None = None  # of a node, the mean of all; in any currency
     resolved: dict[str, object]
-    """The file with every default, in plain values with units, to run again."""
+    """The file with every default filled in, in plain values with units; it can be run again."""
     left_out: tuple[str, ...] = ()
     """Methods that do not fit in the devices' memory, and by how much, or beside the strategy."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -127,9 +127,9 @@ class Scenario:
         stage: Strategy | None = None,
         workers: int = 0,
     ) -> Memory | None:
-        """Memory of a worker with this method, `largest` elements in the largest bucket (0:
-        unknown), by a stage of ZeRO (None: the training's), among `workers` (0: the cluster's), on
-        the device that it fills most; None where unknown."""
+        """Return the memory of a worker with this method on the device that it fills most; None if
+        unknown. `largest`: elements of the largest bucket (0: unknown); `stage`: of ZeRO (None: the
+        training's), over `workers` (0: the cluster's)."""
         return self.tightest(choice, largest, stage=stage, workers=workers)[1]
 
     def tightest(
@@ -140,14 +140,14 @@ class Scenario:
         stage: Strategy | None = None,
         workers: int = 0,
     ) -> tuple[str, Memory | None]:
-        """The device that it fills most, and `memory_of`."""
+        """Return the device that a method fills most, and `memory_of` there."""
         method, parameters = method_of(choice.kind, choice.parameters)
         cluster = self.cluster
         inside = (stage or self.training.strategy) == "hsdp"
         sharing = cluster.devices_per_node if inside else cluster.workers
         alike = NodeGroup(nodes=cluster.nodes, device=cluster.device)
         training = self.training
-        if method.momentum(parameters)[0]:  # it is the optimizer
+        if method.momentum(parameters)[0]:  # the method is the optimizer
             training = replace(training, optimizer_state="none")
         found = [
             (
@@ -170,11 +170,11 @@ class Scenario:
         return max(found, key=lambda one: 0.0 if one[1] is None else one[1].share)
 
     def cluster_at(self, nodes: int) -> Cluster:
-        """The cluster with `nodes` machines: a point of the sweep."""
+        """Return the cluster with `nodes` nodes."""
         return with_nodes(self.cluster, nodes)
 
     def training_at(self, nodes: int) -> Training:
-        """The training on `nodes` machines: settings of absent nodes are dropped."""
+        """Return the training on `nodes` nodes, without settings of absent nodes."""
         workers = nodes * self.cluster.devices_per_node
         slow = {node: factor for node, factor in self.training.slow_nodes.items() if node < nodes}
         ranks = {r: factor for r, factor in self.training.slow_workers.items() if r < workers}
@@ -186,7 +186,7 @@ class Scenario:
 
 
 def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
-    """The cluster with `nodes` machines."""
+    """Return the cluster with `nodes` nodes."""
     nics = {node: nic for node, nic in cluster.nics.items() if node < nodes}
     buses = {node: bus for node, bus in cluster.buses.items() if node < nodes}
     groups, left = list[NodeGroup](), nodes

@@ -1,7 +1,7 @@
-"""Runs whose traffic is stated: what a code of others sends of each bucket, as formulas.
+"""Runs with stated traffic: formulas for the messages that other code sends for each bucket.
 
-The sections `cluster`, `training`, `ddp` and `batch_size` are those of a scenario. In the place of
-compressors and gradients stand a table of layers and `traffic`:
+The sections `cluster`, `training`, `ddp` and `batch_size` are those of a scenario. A table of
+layers and `traffic` replace compressors and gradients:
 
     model: resnet50                        # of the tables of layers, or one by formula
     compute: {step: 0.3 s}                 # forward and backward; default: the catalogue's
@@ -101,7 +101,7 @@ class EntrySection(Section):
     busy: Formula | None = None  # measured seconds of a device's computation
     copied: Formula | None = None  # bytes between device and host, over `cluster.intra_node`
     in_host: Formula | None = None
-    """Bytes copied in each rank's host memory (`cluster.host.per_copied_byte`)."""
+    """Bytes that each rank copies in host memory (`cluster.host.per_copied_byte`)."""
     all_reduce: Formula | None = None
     all_gather: Formula | None = None
     all_to_all: Formula | None = None
@@ -109,18 +109,18 @@ class EntrySection(Section):
     tree_merge: Formula | None = None
     broadcast: Formula | None = None
     gather: Formula | None = None
-    """Straight to rank 0; as broadcast and scatter only without a model."""
+    """Directly to rank 0; like broadcast and scatter, only without a model."""
     scatter: Formula | None = None
     send: Formula | None = None
     element: Count = 4  # bytes, of an all-reduce
     dtype: str = "float32"
     times: Formula = 1
     inside: Count | None = None
-    """Devices of a node that carry this out over `cluster.intra_node` before one goes on: it takes
-    as long as a copy by that one."""
+    """Number of a node's devices that run this over `cluster.intra_node`, before one of them
+    continues; priced as a copy by that one."""
     whole_variables: bool = False
-    """Whether a push-pull's servers hold whole tensors, each in forward order at the one with the
-    fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
+    """Whether push-pull servers hold whole tensors (each, in forward order, on the server with the
+    fewest bytes) and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
 
     @model_validator(mode="after")
     def _one(self) -> EntrySection:
@@ -136,7 +136,7 @@ class EntrySection(Section):
 
     @property
     def kind(self) -> str:
-        """The collective; "" for a stage."""
+        """Kind of collective; "" for a stage."""
         return next((name for name in _COLLECTIVES if getattr(self, name) is not None), "")
 
 
@@ -145,19 +145,19 @@ class TrafficSection(Section):
 
     grouping: Literal["ddp", "whole", "tensors", "horovod", "mg_wfbp", "none"] = "ddp"
     part: Annotated[int, Field(ge=1)] | None = None
-    """Most elements of a message: a bucket is exchanged in parts, one by one, the first with its
-    `t` tensors and `whole` elements."""
+    """Most elements per message: a bucket is exchanged in parts, one by one; the first part has the
+    bucket's tensors `t` and elements `whole`."""
     by_tensor: bool = False  # formulas are per tensor, summed over a bucket
     optimizer: list[_Kernel] = []  # noqa: RUF012
     """Kernels over all elements and tensors, after the last bucket."""
     slower: dict[KernelClass, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
-    """Factors on the device's time in this code, by kernel class."""
+    """Factors on kernel times in this code, by kernel class."""
     let: dict[str, Formula] = {}  # noqa: RUF012
-    """Names and values, in turn."""
+    """Names and their values, evaluated in order."""
     hook: bool = False
-    """Whether the framework's hook exchanges (`training.framework`), not its reducer."""
+    """Whether a hook exchanges (`training.framework`) instead of the framework's reducer."""
     last: list[EntrySection] = []  # noqa: RUF012
-    """Extra exchange after the last bucket's."""
+    """Extra exchange after that of the last bucket."""
     exchange: Annotated[list[EntrySection], Field(min_length=1)] = [  # noqa: RUF012
         EntrySection(all_reduce="4*n")
     ]
@@ -171,7 +171,7 @@ class StepSection(Section):
     forward: PositiveDuration | None = None
     backward: PositiveDuration | None = None  # both, instead of `step`
     optimizer: list[_Kernel] = []  # noqa: RUF012
-    """Optimiser's kernels in that time, outside both passes."""
+    """Kernels of the optimizer in that time, which belong to neither pass."""
 
     @property
     def seconds(self) -> float | None:
@@ -197,8 +197,8 @@ class StatedFile(Section):
 def stated(
     document: Document, facts: Callable[[str, int, int], tuple[ModelFacts, list[Shape]]]
 ) -> StatedRun:
-    """Run of a document; `facts` finds a model's table by name, batch and tokens. Raises
-    `InputError` with every problem and its place."""
+    """Build the run of a document; `facts` returns a model's table by name, batch and tokens.
+    Raises `InputError` with every problem and its place."""
     file = checked(StatedFile, document)
     cluster = build_cluster(file.cluster, file.batch_size)
     known, batch = MODELS.get(file.model), file.batch_size
@@ -258,11 +258,11 @@ class StatedRun:
     stated_backward: float | None
     own_optimizer: tuple[Any, ...]
     batch: int
-    _held: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
-    """Exchanges by elements, tensors and whole elements."""
+    _exchanges_by_size: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
+    """Cached exchanges by elements, tensors and whole elements."""
 
     def changed(self, let: Mapping[str, str], prices: Mapping[str, str]) -> StatedRun:
-        """The run with other values of `let`, and other prices of its host in seconds."""
+        """Return the run with other values of `let`, and other costs of its host in seconds."""
         for name, formula in let.items():
             try:
                 parsed(formula)
@@ -277,7 +277,7 @@ class StatedRun:
             self,
             cluster=replace(self.cluster, host=host),
             traffic=self.traffic.model_copy(update={"let": {**self.traffic.let, **let}}),
-            _held={},
+            _exchanges_by_size={},
         )
 
     @cached_property
@@ -292,7 +292,7 @@ class StatedRun:
 
     @cached_property
     def step(self) -> float:
-        """Seconds of one device's passes; `InputError` where the catalogue has none."""
+        """Seconds of one device's passes; `InputError` if the catalogue has no time."""
         if self.stated_step is not None or self.model is None:
             return self.stated_step or 0.0
         once = step_time(self.model, self.cluster.device, self.training.timed_as).seconds
@@ -300,7 +300,7 @@ class StatedRun:
 
     @property
     def _longer(self) -> float:
-        """Factor on the passes, for what the backward pass computes again."""
+        """Factor on the passes for recomputation in the backward pass."""
         assert self.model is not None  # noqa: S101 (of a step)
         again = self.training.computed_again(self.network, self.model.forward_flops)
         return float(1 + again / PRODUCTS)
@@ -320,7 +320,7 @@ class StatedRun:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of the iteration, or of the exchange alone until the last rank is done."""
+        """Seconds of the iteration; without a model, of the exchange until the last rank's exit."""
         if self.model is None:
             return self.alone(self.cluster)
         if self.traffic.grouping == "none":
@@ -335,7 +335,7 @@ class StatedRun:
         ).iteration
 
     def alone(self, cluster: Cluster) -> float:
-        """Seconds of the exchange alone on a cluster."""
+        """Return the seconds of only the exchange on a cluster."""
         finishes: Times = np.zeros(cluster.workers, dtype=np.int64)
         memo, more = CollectiveMemo.of(cluster), 0
         names = self._names(0)
@@ -365,7 +365,7 @@ class StatedRun:
 
     @cached_property
     def message_bytes(self) -> float:
-        """Mean bytes exchanged at once; 0 without an exchange."""
+        """Mean bytes per exchange; 0 without an exchange."""
         if self.model is None:
             return float(self._names(0).get("b", 0))
         if self.traffic.grouping == "none":
@@ -383,7 +383,7 @@ class StatedRun:
 
     @cached_property
     def profile(self) -> TrafficProfile:
-        """Profile of equal steps; each worker sends one exchange's bytes."""
+        """Traffic profile of equal steps, in which all workers send the same bytes."""
         assert self.model is not None  # noqa: S101 (of a step)
         layouts = self._layouts()
         exchanges = [one for layout in layouts for one in self._messages(layout)]
@@ -426,7 +426,7 @@ class StatedRun:
         return bucket_layouts(parameters, first=self.buckets.first, cap=self.buckets.cap)
 
     def _merged(self, tensors: tuple[BucketLayout, ...]) -> tuple[BucketLayout, ...]:
-        """Tensors merged by MG-WFBP, which expects `start_up` and `per_byte` seconds."""
+        """Merge tensors as MG-WFBP does, for its estimates `start_up` and `per_byte` (seconds)."""
         let = self._names(0)
         ready = list(accumulate(self._passes(tensors).parts))
         start_up, per_byte = (float(let.get(name, 0)) for name in ("start_up", "per_byte"))
@@ -438,7 +438,7 @@ class StatedRun:
         return -(-layout.numel // (self.traffic.part or layout.numel))
 
     def _messages(self, layout: BucketLayout) -> Iterator[Exchange]:
-        """Exchanges of the bucket, or of its parts."""
+        """Yield the exchanges of the bucket, or of its parts."""
         if self.traffic.by_tensor:
             each = self._tensors(one.index for one in layout.slices)
             yield self._exchange(self.traffic.exchange, each)
@@ -450,11 +450,13 @@ class StatedRun:
             yield self._message(min(part, left), 0, 0)
 
     def _message(self, elements: int, tensors: int, whole: int) -> Exchange:
-        """Exchange of these sizes, one object each: its price is looked up by identity."""
+        """Return the exchange of these sizes, cached, as prices are cached by identity."""
         key = elements, tensors, whole
-        if key not in self._held:
-            self._held[key] = self._exchange(self.traffic.exchange, [(self._names(*key), 1)])
-        return self._held[key]
+        if key not in self._exchanges_by_size:
+            self._exchanges_by_size[key] = self._exchange(
+                self.traffic.exchange, [(self._names(*key), 1)]
+            )
+        return self._exchanges_by_size[key]
 
     def _tensors(self, indices: Iterable[int]) -> Each:
         alike = Counter(self.shapes[index] for index in indices)
@@ -520,7 +522,7 @@ class StatedRun:
         )
 
     def _inside(self, record: CollectiveRecord, devices: int) -> KernelCost:
-        """A collective inside a node, as a copy that takes as long."""
+        """Return a copy that takes as long as a collective inside a node."""
         on = replace(
             self.cluster, nodes=1, devices_per_node=devices, network=self.cluster.intra_node
         )
@@ -528,7 +530,7 @@ class StatedRun:
         return self._copy(taken / PS_PER_SECOND)
 
     def _copy(self, seconds: float) -> KernelCost:
-        """Kernels that take this long."""
+        """Return kernels that take this long."""
         nbytes = round(seconds * (self.cluster.device.kernels["streaming"].bandwidth or 0.0))
         return KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
 
@@ -549,7 +551,7 @@ class StatedRun:
         ]
 
     def _fused(self) -> list[list[int]]:
-        """Groups of tensors that Horovod sends together here, by transfer times."""
+        """Return the groups of tensors that Horovod fuses in this run."""
         memo = CollectiveMemo.of(self.cluster)
         together = np.zeros(self.cluster.workers, dtype=np.int64)
         of_shapes = {
@@ -566,8 +568,8 @@ class StatedRun:
         return fused(sizes, self._ready(), transfer, cycle=_CYCLE, threshold=_FUSION)
 
     def _ready(self) -> list[float]:
-        """Seconds from the start of the backward pass to each gradient, by the layers' FLOPs,
-        unless its exchange waits."""
+        """Return when each gradient is ready, in seconds from the start of backward, by the layers'
+        FLOPs; later if exchanges wait."""
         waits = float(self.training.waits)
         assert self.model is not None  # noqa: S101 (of a step)
         total, spent = self.model.forward_flops, 0
@@ -592,7 +594,7 @@ def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
 
 
 def _times(entry: EntrySection, each: Each) -> int:
-    """Number of times that an entry is sent, for all tensors."""
+    """Return how often an entry is sent, for all tensors."""
     return math.ceil(parsed(entry.times)(each[0][0]))
 
 
@@ -611,7 +613,7 @@ def _costs(rows: Sequence[Any], each: Each) -> list[KernelCost]:
 
 
 def _priced(rows: Sequence[Any], sizes: Sequence[int], device: Device) -> Picoseconds:
-    """Time of kernels on all tensors."""
+    """Return the time of kernels on all tensors."""
     names = {"n": sum(sizes), "t": len(sizes)}
     fixed = tuple(_costs(rows, [(names, 1)]))
     return PriceList(device).compute_time(Compute(stage="decode", fixed=fixed), 1) if rows else 0

@@ -1,4 +1,4 @@
-"""Groups of tensors that others' codes send together: MG-WFBP's merging, Horovod's fusion."""
+"""Groups of tensors that other code sends together: MG-WFBP's merging, Horovod's fusion."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SMALL = 8192  # elements below which MG-WFBP never sends alone
 def merged_ends(
     elements: Sequence[int], ready: Sequence[Picoseconds], start_up: float, per_byte: float
 ) -> list[int]:
-    """Tensors behind which MG-WFBP sends, the last one included.
+    """Return the tensors after which MG-WFBP sends, including the last one.
 
-    A message is postponed to the next tensor if the exchange before it still runs then, if waiting
-    costs less than a start-up, or if it has fewer than `SMALL` elements (Shi et al., "MG-WFBP",
-    INFOCOM 2019, algorithm 1, as mgwfbp/hv_distributed_optimizer.py does it).
+    A message is merged with the next tensor if the previous exchange will still run then, if
+    waiting costs less than a start-up, or if it has fewer than `SMALL` elements (Shi et al.,
+    "MG-WFBP", INFOCOM 2019, algorithm 1, as in mgwfbp/hv_distributed_optimizer.py).
     """
     ends, free, size = [], 0.0, 0
     last = len(elements) - 1
@@ -35,7 +35,7 @@ def merged_ends(
 
 
 def grouped(sizes: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[BucketLayout, ...]:
-    """Buckets of stated tensors with these elements."""
+    """Return buckets for these groups of tensors with `sizes` elements."""
     layouts = []
     for index, group in enumerate(groups):
         offset, slices = 0, []
@@ -54,10 +54,10 @@ def fused(
     cycle: float,
     threshold: int,
 ) -> list[list[int]]:
-    """Groups of tensors that Horovod sends together, as indices in sending order.
+    """Return the groups of tensors that Horovod sends together, as indices in sending order.
 
-    Every `cycle` seconds, or later when the previous communication ends, it reduces what is ready,
-    in order, up to `threshold` bytes (a larger tensor alone). `sizes`: bytes in forward order;
+    Every `cycle` seconds, or later when the previous communication ends, it reduces tensors that
+    are ready, up to `threshold` bytes (a larger one alone). `sizes`: bytes in forward order;
     `ready`: seconds from the start of the backward pass; `transfer`: seconds of an all-reduce by
     bytes.
 

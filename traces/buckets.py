@@ -1,9 +1,9 @@
-"""Buckets of parameters by PyTorch DDP's rule, after its rebuild in the first iteration.
+"""Buckets of parameters by PyTorch DDP's rules, after its rebuild in the first iteration.
 
-Buckets are filled in the order in which gradients became ready (`models/ready_order.py`) and closed
-at their limit: the first one at 1 MiB, so that communication starts early, the others at 25 MiB;
-all at a stated `bucket_cap_mb` (torch 2.13, nn/parallel/distributed.py, `BucketCapacityConfig`). A
-parameter is never split, so a large one makes a large bucket.
+Buckets are filled in the order in which gradients become ready (`models/ready_order.py`) and closed
+at their limit: the first at 1 MiB, so that communication starts early, the others at 25 MiB; if
+`bucket_cap_mb` is set, all at that (torch 2.13, nn/parallel/distributed.py,
+`BucketCapacityConfig`). A parameter is never split, so a large one makes a large bucket.
 
 Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; tests compare with torch's
 Reducer.
@@ -28,10 +28,10 @@ def bucket_layouts(
     first: int = FIRST_BYTES,
     cap: int = CAP_BYTES,
 ) -> tuple[BucketLayout, ...]:
-    """Layouts in the order in which the buckets become ready. `parameters` are names and shapes in
-    the order of `model.parameters()`, `ready_order` their numbers as gradients become ready; by
-    default the reverse order, that of a chain of layers whose biases come first. Limits are in
-    bytes."""
+    """Return the layouts in the order in which buckets become ready. `parameters` are names and
+    shapes in the order of `model.parameters()`, `ready_order` their indices as gradients become
+    ready; the default is the reverse order, as in a chain of layers whose biases come first. Limits
+    are in bytes."""
     layouts: list[BucketLayout] = []
     open_slices: list[TensorSlice] = []
     offset = 0

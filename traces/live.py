@@ -1,17 +1,17 @@
-"""Real gradients of a model: training with virtual workers in one process.
+"""Real gradients of a model, from training with virtual workers in one process.
 
-Data-parallel SGD with momentum (torch.optim.SGD's form: v = momentum v + g, w = w - rate v):
-workers share the weights, each takes its own mini-batches, and the weights advance with the dense
-mean of the gradients. Compressors see these gradients afterwards; their updates do not move the
-weights.
+Training is data-parallel SGD with momentum (as in torch.optim.SGD: v = momentum v + g, w = w - rate
+v): workers share the weights, each has its own mini-batches, and the weights are updated with the
+dense mean of the gradients. Compressors see these gradients afterwards; their updates do not change
+the weights.
 
-A warm-up step takes a quarter of one worker's batch: its gradient has the same mean, the weights
-only have to leave their random start, and the kept gradients start from the same weights however
-many workers there are.
+A warm-up step uses a quarter of one worker's batch: its gradient has the same mean, the weights
+only have to leave their random start, and recording starts from the same weights for any number of
+workers.
 
 A step is a function of (seed, worker, step): batches, dropout and initial weights are keyed. Equal
 seeds give equal bits on a CPU with the same number of threads, and on a GPU as far as torch's
-kernels do (cuDNN is asked for deterministic ones).
+kernels are deterministic (cuDNN is set to be).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gcsim.traces.profile import Costs
 from gcsim.traces.tasks.registry import Task
 
 _WARM_UP = 4
-"""A warm-up step takes this part of a batch, and two samples at least, for batch norm."""
+"""A warm-up step uses this fraction of a batch, and at least two samples, for batch norm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,21 +43,21 @@ class WorkerGradients:
     """One worker's gradients in one iteration, on the model's device."""
 
     iteration: int
-    """From 0, after the warm-up."""
+    """Counted from 0, after the warm-up."""
     worker: int
     loss: float
-    """Mean over the mini-batch, before the weights advance."""
+    """Mean loss of the mini-batch, before the weights are updated."""
     gradients: tuple[Tensor, ...]
-    """Gradients by trainable parameter, float32 in its shape: mean over the mini-batch."""
+    """Gradients by trainable parameter, float32 in its shape: means over the mini-batch."""
     second_moments: tuple[Tensor, ...] | None = None
     """sum_z (g_z / B)^2 by parameter, if requested."""
     moment_costs: dict[int, Costs] = field(default_factory=dict)
-    """Kernels of each parameter's second moments: metered in the first pass, as all are alike."""
+    """Kernels of each parameter's second moments, metered in the first pass (all are alike)."""
 
 
 def pick_device(name: str) -> str:
-    """ "cpu" or "cuda" for "auto", "cpu" or "cuda". Raises `InputError` for another word, or a GPU
-    that torch does not see."""
+    """Return "cpu" or "cuda" for "auto", "cpu" or "cuda". Raises `InputError` for another word, or
+    if torch sees no GPU."""
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device {name!r}", place="device", hint="auto, cpu or cuda")
     there = torch.cuda.is_available()
@@ -68,7 +68,7 @@ def pick_device(name: str) -> str:
 
 
 class LiveTrainer:
-    """Trains `model`, built from `entry`, in place and on its device, and yields its workers'
+    """Trains `model`, built from `entry`, in place and on its device, and yields the workers'
     gradients."""
 
     def __init__(
@@ -95,11 +95,11 @@ class LiveTrainer:
         self._device = self._parameters[0].device
         self._step = 0
         self.ready_order: tuple[int, ...] = ()
-        """Numbers of the parameters as their gradients became ready in the first pass."""
+        """Indices of the parameters in the order of their gradients in the first pass."""
 
     def warm_up(self, steps: int) -> Iterator[float]:
-        """Train for `steps` steps, a quarter of a worker's batch each; yield each step's loss.
-        Raises `InputError` when it is not finite."""
+        """Train for `steps` steps on a quarter of a worker's batch each; yield each step's loss.
+        Raises `InputError` if it is not finite."""
         samples = min(self._batch_size, max(2, self._batch_size // _WARM_UP))
         for number in range(steps):
             loss, _ = self._pass(0, samples)
@@ -119,8 +119,8 @@ class LiveTrainer:
         with_second_moments: bool = False,
         segment: Segment | None = None,
     ) -> Iterator[WorkerGradients]:
-        """The gradients of consecutive iterations, worker by worker in each; also when not finite.
-        `segment` meters the extra arithmetic of the second moments. Raises `InputError` when a
+        """Yield the gradients of consecutive iterations, worker by worker, even if not finite.
+        `segment` meters the additional arithmetic of second moments. Raises `InputError` if a
         parameter gets no gradient."""
         for iteration in range(iterations):
             mean: list[Tensor] = []
@@ -153,7 +153,7 @@ class LiveTrainer:
         segment: Segment | None = None,
         first: bool = False,
     ) -> tuple[float, Moments | None]:
-        """Forward and backward of a worker's next batch; leaves the parameters' `grad`."""
+        """Run forward and backward on a worker's next batch, which fills the parameters' `grad`."""
         inputs, labels = self._task.batch(samples, worker=worker, step=self._step)
         inputs, labels = inputs.to(self._device), labels.to(self._device)
         for parameter in self._parameters:
@@ -206,7 +206,7 @@ class LiveTrainer:
 
 
 def deterministic(device: torch.device) -> AbstractContextManager[Any]:
-    """cuDNN without algorithm search, atomics or TF32; nothing to do on a CPU."""
+    """Make cuDNN avoid algorithm search, atomics and TF32; a no-op on a CPU."""
     if device.type != "cuda":
         return nullcontext()
     flags: AbstractContextManager[Any] = torch.backends.cudnn.flags(

@@ -4,7 +4,7 @@ For each parameter, sum_z (g_z / B)^2 over the B samples z of the mini-batch, el
 from one forward and backward pass of the whole batch, for the variance-based compressor (Tsuzuku et
 al., ICLR 2018 workshop, "Variance-based gradient compression", Algorithm 1). With the loss sum_z
 l_z / B, the gradient at a layer's output holds delta_z / B for each sample, so nothing is divided
-here. a: the layer's input, delta: the gradient at its output; both with the batch first.
+here. a is the layer's input, delta the gradient at its output; both have the batch first.
 
 - Linear on `[B, in]`: g_z = delta_z a_z^T has rank one, hence sum_z g_z^2 = (delta^2)^T (a^2): one
   matrix product, no per-sample gradient in memory (I. Goodfellow, "Efficient per-example gradient
@@ -20,13 +20,13 @@ here. a: the layer's input, delta: the gradient at its output; both with the bat
 - Every other parameter: one backward pass a sample through the same graph (the same dropout masks).
   Exact for any model, but B backward passes: slow.
 
-Assumes that the batch is the first axis. Where samples mix in batch normalisation there is no loss
-of one sample alone; g_z is then the sample's term of the sum that makes up the gradient at the
-layer, delta_z a_z^T with the delta and the a of the whole batch. (The slow way has no such terms: a
-model that needs both is refused.)
+Assumes that the batch is the first axis. If batch normalisation mixes samples, a single sample has
+no loss; g_z is then its term in the sum that makes up the layer's gradient, delta_z a_z^T with
+delta and a of the whole batch. (The slow way has no such terms: a model that needs both is
+refused.)
 
-A layer that is called more than once, or shares its parameters with another, goes the slow way. A
-weight also used outside its layer's call is detected: the samples do not add up to its gradient.
+A layer that is called more than once or shares its parameters with another uses the slow way. A
+weight that is also used outside its layer is detected: the samples do not add up to its gradient.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from gcsim.traces.profile import Costs
 
 
 class Metered(Protocol):
-    """Value of a meter's context manager."""
+    """Result of a meter's context manager."""
 
     def costs(self) -> tuple[KernelCost, ...]:
-        """The kernels that ran inside, by class."""
+        """Return the kernels that ran inside, by class."""
 
 
 Segment = Callable[[], AbstractContextManager[Metered]]
-"""Opens one metered stretch of computation, e.g. `gcsim.compressors.meter.segment`."""
+"""Opens a metered stretch of computation, e.g. `gcsim.compressors.meter.segment`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,19 +61,19 @@ class Moments:
     values: tuple[Tensor, ...]
     """For each trainable parameter sum_z (g_z / B)^2: float32, in the parameter's shape."""
     costs: dict[int, Costs]
-    """Kernels spent on each parameter, by number; empty when not metered. The slow way's cost is at
-    the first of its parameters, whose gradient is ready last."""
+    """Kernels used for each parameter, by index; empty if not metered. The cost of the slow way is
+    assigned to the first of its parameters, whose gradient is ready last."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
     given: Tensor | None
-    """The input; None when the layer was called more than once or with other arguments."""
+    """Input of the layer; None if it was called more than once or with other arguments."""
     output_gradient: Tensor | None = None
 
 
 class SecondMoments:
-    """Watches a model's layers through one forward and backward pass; see `second_moments`."""
+    """Watches a model's layers during one forward and backward pass; see `second_moments`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = trainable(model)
@@ -87,7 +87,7 @@ class SecondMoments:
             ),
             "",
         )
-        """Name of a layer in which samples meet."""
+        """Name of a layer that mixes samples."""
         self._calls: dict[int, _Call] = {}
         """Calls by the layer's id."""
         self._losses: Tensor | None = None
@@ -108,12 +108,12 @@ class SecondMoments:
         ]
 
     def watch(self) -> None:
-        """Start to keep the layers' inputs and output gradients."""
+        """Start recording the layers' inputs and output gradients."""
         for layer in self._layers:
             self._handles.append(layer.register_forward_hook(self._saw))
 
     def release(self) -> None:
-        """Stop watching and drop everything kept."""
+        """Stop watching and drop all that was recorded."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -123,7 +123,7 @@ class SecondMoments:
 
     def _saw(self, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         if not torch.is_grad_enabled():
-            return  # nothing comes back from it
+            return  # no gradient will return
         earlier = self._calls.get(id(layer))
         if earlier is not None or len(given) != 1:
             self._calls[id(layer)] = _Call(given=None)
@@ -139,8 +139,8 @@ class SecondMoments:
             output.register_hook(came_back)
 
     def backward(self, losses: Tensor) -> None:
-        """Backward pass of `losses.sum()`; `losses` `[B]` holds each sample's loss over B. The
-        parameters' `grad` are those of this pass alone."""
+        """Run the backward pass of `losses.sum()`, where `losses` `[B]` has each sample's loss
+        divided by B. The parameters' `grad` comes from this pass alone."""
         for _, parameter in self._parameters:
             parameter.grad = None
         self._losses = losses
@@ -156,7 +156,7 @@ class SecondMoments:
         losses.sum().backward(retain_graph=bool(self._slow))  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Wait for one forward and backward pass by the caller; forget the one before."""
+        """Wait for one forward and backward pass by the caller; forget the previous one."""
         self._calls.clear()
         self._following = True
 
@@ -168,10 +168,10 @@ class SecondMoments:
         segment: Segment | None = None,
         check: bool = True,
     ) -> Moments:
-        """The second moments of the pass after `follow`, whose loss was a sum over samples.
-        `gradients` are the pass's by parameter, on any device, divided by `scale`; `check` compares
-        the samples' sums with them. Raises `InputError` that names a parameter without a closed
-        form."""
+        """Return the second moments of the pass after `follow`, whose loss was a sum over samples.
+        `gradients` are those of the pass by parameter, on any device, divided by `scale`; `check`
+        compares the samples' sums with them. Raises `InputError` that names a parameter without a
+        closed form."""
         inputs = [call.given for call in self._calls.values() if call.given is not None]
         batch = max((len(given) for given in inputs), default=0)
         slow = self._without_closed_form(batch)
@@ -187,7 +187,7 @@ class SecondMoments:
         return Moments(values=tuple(v for v in values if v is not None), costs=costs)
 
     def _without_closed_form(self, batch: int) -> list[int]:
-        """Parameters of layers that did not see the whole batch once."""
+        """Return the parameters of layers that did not see the whole batch exactly once."""
         covered = {
             self._numbers[id(parameter)]
             for layer in self._layers
@@ -206,9 +206,9 @@ class SecondMoments:
         return call.given.dim() == 4 if isinstance(layer, torch.nn.Conv2d) else call.given.dim() > 1
 
     def accumulate(self, segment: Segment | None = None, *, check: bool = True) -> Moments:
-        """The second moments, after `backward`; `segment` is entered around each parameter's part.
-        With `check` (about a tenth of the time; once for a model is enough) raises `InputError`
-        when a weight is also used outside its layer."""
+        """Return the second moments after `backward`; `segment` is entered around each parameter's
+        part. With `check` (about a tenth of the time; once per model is enough) raises `InputError`
+        if a weight is also used outside its layer."""
         assert self._losses is not None
         whole = [parameter.grad for _, parameter in self._parameters] if check else None
         values, costs = self._closed_forms(segment, whole)
@@ -221,8 +221,8 @@ class SecondMoments:
     def _closed_forms(
         self, segment: Segment | None, whole: Sequence[Tensor | None] | None
     ) -> tuple[list[Tensor | None], dict[int, Costs]]:
-        """Second moments of each parameter whose layer has a closed form; checked against `whole`,
-        the gradients."""
+        """Return the second moments of each parameter whose layer has a closed form, checked
+        against `whole`, the gradients."""
         values: list[Tensor | None] = [None] * len(self._parameters)
         costs: dict[int, Costs] = {}
         with torch.no_grad():
@@ -256,7 +256,7 @@ class SecondMoments:
             )
 
     def _sample_by_sample(self) -> list[Tensor]:
-        """The slow way: one backward pass a sample, through the kept graph."""
+        """Run the slow way: one backward pass per sample, through the kept graph."""
         assert self._losses is not None
         parameters = [self._parameters[number][1] for number in self._slow]
         sums = [torch.zeros_like(parameter) for parameter in parameters]
@@ -277,8 +277,8 @@ def second_moments(model: nn.Module) -> Iterator[SecondMoments]:
             watched.backward(losses)
             moments = watched.accumulate()
 
-    `backward` raises `InputError` for a model whose samples mix in batch normalisation and that
-    has parameters without a closed form.
+    `backward` raises `InputError` if batch normalisation mixes samples and a parameter has no
+    closed form.
     """
     watched = SecondMoments(model)
     watched.watch()
@@ -297,12 +297,12 @@ def _metered(segment: Segment | None, number: int, costs: dict[int, Costs]) -> I
 
 
 _LIMIT = 64 * 1024 * 1024
-"""Bytes of per-sample intermediates alive at once."""
+"""Most bytes of per-sample intermediates that exist at once."""
 
 
 def has_closed_form(layer: nn.Module) -> bool:
-    """Whether a call of `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one
-    process), or a sequence layer, on its own weight and bias."""
+    """Whether `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one process) or a
+    sequence layer, with its own weight and bias."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
     if "weight" not in own or not own <= {"weight", "bias"}:  # weight norm, parametrisations
         return False
@@ -312,12 +312,12 @@ def has_closed_form(layer: nn.Module) -> bool:
 
 
 def _is_batch_norm(layer: nn.Module) -> bool:
-    """Whether samples mix in this layer in a known way."""
+    """Whether this layer mixes samples in a known way."""
     return type(layer) in {torch.nn.BatchNorm1d, torch.nn.BatchNorm2d}
 
 
 def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) -> Tensor:
-    """The second moment of the layer's weight or bias (`role`), in the parameter's shape."""
+    """Return the second moment of the layer's weight or bias (`role`), in its shape."""
     if gradient is None:  # the loss does not depend on this layer's output
         return torch.zeros_like(layer.get_parameter(role))
     if _is_sequence_layer(layer):
@@ -332,8 +332,8 @@ def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) 
 
 
 def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found: Tensor) -> bool:
-    """Whether the samples' gradients at this layer add up to the parameter's gradient `found`,
-    compared as sums over the outputs (of a group), at the cost of one output."""
+    """Whether the samples' gradients at this layer add up to the parameter's gradient `found`;
+    compares sums over the outputs (of a group), at the cost of one output."""
     from torch.nn.grad import conv2d_weight
 
     scale = float(gradient.abs().sum())
@@ -369,14 +369,14 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
 
 
 def channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
-    """`[B, …, out]`."""
+    """Return the gradient as `[B, …, out]`."""
     second = isinstance(layer, torch.nn.Conv2d) or _is_batch_norm(layer)
     return gradient.movedim(1, -1) if second else gradient
 
 
 def _normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """Input that the layer scales and shifts: normalised over this batch, or in a frozen layer by
-    its stored statistics."""
+    """Return the input that the layer scales and shifts: normalised over this batch, or in a frozen
+    layer with its stored statistics."""
     assert isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
     frozen = not layer.training and layer.running_mean is not None
     mean, variance = (layer.running_mean, layer.running_var) if frozen else (None, None)
@@ -384,7 +384,7 @@ def _normalised(layer: nn.Module, given: Tensor) -> Tensor:
 
 
 def _linear_moment(given: Tensor, gradient: Tensor) -> Tensor:
-    """`[out, in]` from input `[B, …, in]` and output gradient `[B, …, out]`."""
+    """Return `[out, in]` from input `[B, …, in]` and output gradient `[B, …, out]`."""
     if given.dim() == 2:
         return gradient.square().t() @ given.square()
     given, gradient = given.flatten(1, -2), gradient.flatten(1, -2)  # [B, places, features]
@@ -397,18 +397,18 @@ def _linear_moment(given: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _bias_moment(gradient: Tensor) -> Tensor:
-    """`[out]` from the output gradient `[B, …, out]`."""
+    """Return `[out]` from the output gradient `[B, …, out]`."""
     if gradient.dim() > 2:
         gradient = gradient.flatten(1, -2).sum(1)
     return gradient.square().sum(0)
 
 
 def _conv2d_moment(layer: nn.Conv2d, given: Tensor, gradient: Tensor) -> Tensor:
-    """`[out, in/groups, h, w]` from input `[B, in, H, W]` and output gradient `[B, out, H', W']`: a
-    sample's gradient is delta_z `[out/groups, places]` times unfold(a_z)^T
-    `[places, in/groups * h * w]`, by group."""
+    """Return `[out, in/groups, h, w]` from input `[B, in, H, W]` and output gradient `[B, out, H',
+    W']`: a sample's gradient is delta_z `[out/groups, places]` times unfold(a_z)^T `[places,
+    in/groups * h * w]`, by group."""
     weight, groups, padding = layer.weight, layer.groups, layer.padding
-    assert not isinstance(padding, str)  # `has_closed_form` lets no such layer pass
+    assert not isinstance(padding, str)  # `has_closed_form` excludes such layers
     columns = weight[0].numel()
     places = gradient[0, 0].numel()
     result = weight.new_zeros(groups, weight.shape[0] // groups, columns)
@@ -428,22 +428,22 @@ def _conv2d_moment(layer: nn.Conv2d, given: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _portions(batch: int, elements: int) -> Iterator[slice]:
-    """Slices of the batch with intermediates (`elements` float32 a sample) within the limit."""
+    """Yield slices of the batch with `elements` float32 per sample that fit the limit."""
     length = max(1, _LIMIT // (4 * elements))
     for start in range(0, batch, length):
         yield slice(start, start + length)
 
 
 def _is_sequence_layer(layer: nn.Module) -> bool:
-    """Whether this file knows the layer's samples apart; not an embedding that changes its weight
-    on the way (`max_norm`), or whose gradient is scaled over the whole batch or sparse."""
+    """Whether this file can separate the layer's samples; not an embedding that changes its weight
+    during the pass (`max_norm`), or whose gradient is scaled over the batch or sparse."""
     if type(layer) is torch.nn.Embedding:
         return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
     return is_norm(layer)
 
 
 def _places_are_inside(layer: nn.Module, given: Tensor) -> bool:
-    """Whether the first axis of the layer's input is the batch alone, not what is normalised."""
+    """Whether the first axis of the layer's input is only the batch, and not normalised."""
     if not is_norm(layer):
         return True
     assert isinstance(layer.normalized_shape, tuple)
@@ -451,8 +451,8 @@ def _places_are_inside(layer: nn.Module, given: Tensor) -> bool:
 
 
 def _sequence_moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
-    """The second moment of weight or bias (`role`), in the parameter's shape. `given` and
-    `gradient` have the batch first; an embedding's input `[B, …]` is int64."""
+    """Return the second moment of weight or bias (`role`), in its shape. `given` and `gradient`
+    have the batch first; an embedding's input `[B, …]` is int64."""
     if isinstance(layer, torch.nn.Embedding):
         return _embedding_moment(layer, given, gradient)
     return _samples(layer, role, given, gradient).square().sum(0)
@@ -461,8 +461,8 @@ def _sequence_moment(layer: nn.Module, role: str, given: Tensor, gradient: Tenso
 def _sequence_sum(
     layer: nn.Module, role: str, given: Tensor, gradient: Tensor
 ) -> tuple[Tensor, float]:
-    """Sum of the samples' gradients (of an embedding over each row: `[classes]`), and the largest
-    factor of delta in it."""
+    """Return the sum of the samples' gradients (for an embedding over each row: `[classes]`), and
+    the largest factor of delta in it."""
     if isinstance(layer, torch.nn.Embedding):
         sums = gradient.new_zeros(layer.num_embeddings)
         sums.index_add_(0, given.flatten(), gradient.sum(-1).flatten())
@@ -474,7 +474,7 @@ def _sequence_sum(
 
 
 def _embedding_moment(layer: nn.Embedding, tokens: Tensor, gradient: Tensor) -> Tensor:
-    """`[classes, width]` from tokens `[B, …]` and the output's gradient `[B, …, width]`."""
+    """Return `[classes, width]` from tokens `[B, …]` and the output's gradient `[B, …, width]`."""
     classes, width = layer.weight.shape
     sample = torch.arange(len(tokens), device=tokens.device)[:, None]
     numbers = (sample * classes + tokens.flatten(1)).flatten()
@@ -489,14 +489,14 @@ def _embedding_moment(layer: nn.Embedding, tokens: Tensor, gradient: Tensor) -> 
 
 
 def _samples(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
-    """Each sample's gradient of a normalisation's weight or bias, `[B, *normalized_shape]`."""
+    """Return each sample's gradient of a norm's weight or bias, `[B, *normalized_shape]`."""
     terms = gradient * sequence_normalised(layer, given) if role == "weight" else gradient
     places = terms.dim() - 1 - layer.get_parameter(role).dim()
     return terms.flatten(1, places).sum(1) if places else terms
 
 
 def sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """Normalised input that the layer scales and shifts."""
+    """Return the normalised input that the layer scales and shifts."""
     if isinstance(layer, torch.nn.LayerNorm):
         shape = list(layer.normalized_shape)
         return torch.nn.functional.layer_norm(given, shape, eps=layer.eps)
@@ -505,6 +505,6 @@ def sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
 
 
 def is_norm(layer: nn.Module) -> bool:
-    """Whether a layer normalises each place by itself."""
+    """Whether a layer normalises each position separately."""
     root_mean_square = getattr(torch.nn, "RMSNorm", None)  # torch 2.4
     return type(layer) in {torch.nn.LayerNorm, root_mean_square}

@@ -1,5 +1,5 @@
-"""Plain data of stage 1, without torch: the traffic profile of a compressor, which the second stage
-(the simulated cluster) reads and the cache holds, and measured passes of a model.
+"""Plain data from stage 1, without torch: a compressor's traffic profile, which the cache stores
+and stage 2 (the simulated cluster) reads, and measured pass times of a model.
 
     TrafficProfile
       model    : layers, parameters, FLOPs
@@ -26,12 +26,12 @@ from gcsim.fields import Count, Limits, Text, Whole
 Costs = tuple[KernelCost, ...]
 
 AS_WRITTEN = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-"""Rules for reading gcsim's JSON: nothing is converted, no key is left over."""
+"""Rules for reading gcsim's JSON: no conversions, no unknown keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One module that owns parameters, in forward order."""
+    """A module that owns parameters; layers are in forward order."""
 
     name: str
     parameters: tuple[Whole, ...]
@@ -39,9 +39,9 @@ class Layer:
     forward_flops: Whole
     """Per sample, 2 per multiply-add."""
     kind: str = ""
-    """Kind of arithmetic, one of `layer_kinds.KINDS`; "" where unknown."""
+    """Kind of arithmetic, one of `layer_kinds.KINDS`; "" if unknown."""
     outputs: Whole = 0
-    """Elements of its output, per sample; 0 where unknown."""
+    """Elements of its output, per sample; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class ModelFacts:
     """Number of scalar parameters."""
     layers: Annotated[tuple[Layer, ...], Limits(least=1)]
     samples_per_worker: Count
-    """The gradients' mini-batch."""
+    """Samples per worker in the mini-batch of the gradients."""
     tokens: Whole = 0
-    """Length of a sample; 0 where samples are no sequences of tokens."""
+    """Length of a sample in tokens; 0 if samples are not token sequences."""
     ready_order: tuple[Whole, ...] = ()
-    """Parameters' numbers in the order in which gradients become ready; empty: unknown."""
+    """Parameter indices in the order in which gradients become ready; empty: unknown."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -66,23 +66,23 @@ class ModelFacts:
 
     @property
     def forward_flops(self) -> int:
-        """Per sample."""
+        """Forward FLOPs per sample."""
         return sum(layer.forward_flops for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """A stretch of one worker's computation between two collectives (mean over workers)."""
+    """A stretch of a worker's computation between two collectives (mean over workers)."""
 
     stage: Literal["moments", "encode", "decode", "server"]
-    """moments: second moments of the samples' gradients, made during the backward pass."""
+    """moments: second moments of the samples' gradients, computed during the backward pass."""
     fixed: Costs
     per_payload: Costs = ()
-    """Spent for each payload received: for each worker of the simulated cluster."""
+    """Cost per payload received, that is per worker of the simulated cluster."""
     per_part: Costs = ()
-    """For the parts of one whole: launches of one part, bytes and FLOPs of all together."""
+    """Cost for the parts of one whole: launches of one part, bytes and FLOPs of all parts."""
     striped: bool = False
-    """Each of p workers does this for a stripe of 1 / p: all launches, 1 / p of bytes and FLOPs."""
+    """Whether each of p workers does this for 1 / p of the bytes and FLOPs (all launches)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +93,15 @@ class Exchange:
     computes: Annotated[tuple[Compute, ...], Limits(least=1)]
     collectives: tuple[CollectiveRecord, ...]
     moments: Compute | None = None
-    """Work before the exchange that the gradients needed for this compressor."""
+    """Work that this compressor's gradients need before the exchange."""
     servers: tuple[Compute | None, ...] = ()
-    """Server's computation by collective, or of one merge of two payloads; empty where none has
-    one."""
+    """The server's computation by collective, or that of one merge of two payloads; empty if there
+    is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One training step's exchanges, one a bucket, in bucket order."""
+    """One training step: its exchanges in bucket order."""
 
     number: Whole
     exchanges: tuple[Exchange, ...]
@@ -109,7 +109,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A kind of step: how often it occurs in a period, and the examples that were run."""
+    """A kind of step: how often it occurs per period, and the measured examples."""
 
     name: str
     count: Count
@@ -118,8 +118,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Distance of the update from dense training's: nmse = |update - dense|^2 / |dense|^2 and the
-    cosine, means over the steps run, weighted by how often each phase occurs in a period."""
+    """Distance between the update and dense training's: nmse = |update - dense|^2 / |dense|^2 and
+    the cosine, means over the measured steps, weighted by each phase's frequency in a period."""
 
     nmse: Annotated[float, Limits(least=0)]
     cosine_similarity: float
@@ -127,34 +127,34 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficProfile:
-    """Everything the second stage needs to know of one compressor."""
+    """All that stage 2 needs to know about a compressor."""
 
     __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
 
     compressor: str
     parameters: dict[str, object]
-    """The compressor's parameters, defaults filled in."""
+    """The compressor's parameters, including defaults."""
     model: ModelFacts
     buckets: Annotated[tuple[BucketLayout, ...], Limits(least=1)]
     workers: Count
-    """Virtual workers that were run."""
+    """Number of virtual workers that were run."""
     period: Count
     phases: Annotated[tuple[Phase, ...], Limits(least=1)]
     quality: Quality
     gradients: dict[str, object] = field(default_factory=dict)
     """Source of the gradients: plain values for the report."""
     order: tuple[Whole, ...] = ()
-    """Number of the phase at each place in the period, from the first step run; empty: one phase
-    after the other, each as often as it occurs."""
+    """Index of the phase at each place of the period, from the first measured step; empty: one
+    phase after another, each as often as it occurs."""
 
     @property
     def wire_bytes_per_worker(self) -> float:
-        """`wire_bytes` with as many workers as were run."""
+        """`wire_bytes` for the number of workers that were run."""
         return self.wire_bytes(self.workers)
 
     def wire_bytes(self, workers: int) -> float:
-        """Bytes that one of `workers` hands in a step to its collectives, sums of a node or rack
-        aside: mean over workers, over the steps of each phase, and over a whole period."""
+        """Return the bytes that one of `workers` sends per step, apart from sums within a node or
+        rack: mean over workers, over the steps of each phase, and over a whole period."""
         sums = 0.0
         for phase in self.phases:
             sent = [
@@ -169,7 +169,7 @@ class TrafficProfile:
 
 
 def weighted(profile: TrafficProfile) -> Iterator[tuple[Fraction, int, Exchange]]:
-    """Each exchange of a mean iteration: how often it is made, its bucket, the exchange."""
+    """Yield each exchange of a mean iteration: (how often it occurs, its bucket, the exchange)."""
     for phase in profile.phases:
         weight = Fraction(phase.count, profile.period * len(phase.steps))
         for step in phase.steps:
@@ -178,7 +178,7 @@ def weighted(profile: TrafficProfile) -> Iterator[tuple[Fraction, int, Exchange]
 
 
 def holds_together(profile: TrafficProfile) -> bool:
-    """Whether lengths and numbers agree."""
+    """Whether the profile's lengths and indices are consistent."""
     pieces = [piece for layout in profile.buckets for piece in layout.slices]
     owned = {number for layer in profile.model.layers for number in layer.parameters}
     return (
@@ -203,7 +203,7 @@ def holds_together(profile: TrafficProfile) -> bool:
 
 
 def every(profile: TrafficProfile, steps: int) -> TrafficProfile:
-    """The profile where all workers take `steps` steps on their own, and exchange in the last."""
+    """Return the profile if workers take `steps` local steps and exchange only in the last one."""
     if steps == 1:
         return profile
     alone = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
@@ -224,21 +224,21 @@ def every(profile: TrafficProfile, steps: int) -> TrafficProfile:
 
 
 _PassSeconds = Annotated[float, Limits(least=0, most=1_000_000)]
-"""Eleven days at most: the simulated clock has room for it."""
+"""At most eleven days, which the simulated clock can represent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
-    """One iteration of one worker, in seconds, as it was measured."""
+    """Measured times of one iteration of one worker, in seconds."""
 
     forward: _PassSeconds
     """Seconds of the forward pass."""
     backward: _PassSeconds
-    """From the end of the forward pass to the end of the iteration, including the optimiser."""
+    """From the end of the forward pass to the end of the iteration, with the optimiser step."""
     ready: tuple[_PassSeconds, ...] | None = None
-    """Seconds by trained parameter, in the model's order, from the start of the backward pass until
-    its gradient is ready, at most `backward`; None when only the totals are known."""
+    """Seconds from the start of the backward pass until a gradient is ready, by trained parameter
+    in the model's order, at most `backward`; None if only the totals are known."""
     processor: Literal["gpu", "cpu"] | None = None
-    """Kind of processor; None where unknown."""
+    """Kind of processor; None if unknown."""
     source: str
-    """Source and method of the measurement, for people."""
+    """Source and method of the measurement, as text."""

@@ -29,8 +29,6 @@ STEPS = (
 )
 """Ticks within a decade of a logarithmic axis, from coarse to fine."""
 WHISKERS = 4  # number of whiskers per training curve
-APART, REACH = 0.08, 0.56
-"""Octaves between two methods' points at one size, and at most from the first to the last."""
 LEGEND = 0.25  # largest share of a chart's height: longer legends scroll on a phone
 CURVES = 480  # height in pixels of a training chart
 OF_SEEDS = "Median over seeds; whiskers from the lowest seed to the highest."
@@ -62,9 +60,8 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
         for label in ranged
         if all(row.speedup_low and row.speedup_high for row in result.rows if row.label == label)
     ]
-    step = min(APART, REACH / max(1, len(known)))
     heights: list[float] = []
-    shifts = {one: 2 ** (step * (n - (len(known) - 1) / 2)) for n, one in enumerate(known)}
+    shifts = style.side_by_side(known)
     for label, line in lines_of({row.label: row.compressor for row in result.rows}).items():
         rows = sorted(
             (row for row in result.rows if row.label == label), key=lambda row: row.workers

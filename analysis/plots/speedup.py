@@ -79,10 +79,7 @@ def _places(result: Result, styles: Mapping[str, style.LineStyle]) -> dict[str, 
     ranged = [
         label for label in styles if not styles[label].muted and has_ranges(_of(result, label))
     ]
-    step = min(0.08, 0.56 / max(1, len(ranged)))
-    middle = (len(ranged) - 1) / 2
-    shifts = {label: 2 ** (step * (number - middle)) for number, label in enumerate(ranged)}
-    return {label: shifts.get(label, 1.0) for label in styles}
+    return dict.fromkeys(styles, 1.0) | style.side_by_side(ranged)
 
 
 def _ends(row: Row) -> tuple[float, float]:

@@ -8,7 +8,7 @@ that charts of a page (`analysis/page/charts.py`) share the colours without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,6 +112,13 @@ def _foremost(result: Result) -> set[str]:
     if len(labels) <= MANY:
         return labels
     return {row.label for row in at_largest(result)[:FOREMOST]}
+
+
+def side_by_side(labels: Sequence[str]) -> dict[str, float]:
+    """Factor on a number of workers at which each method's point and whisker stand."""
+    step = min(0.08, 0.56 / max(1, len(labels)))  # octaves between two, and from first to last
+    middle = (len(labels) - 1) / 2
+    return {label: 2 ** (step * (number - middle)) for number, label in enumerate(labels)}
 
 
 def look_of(style: LineStyle, width: float = 1.7) -> dict[str, Any]:

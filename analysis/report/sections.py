@@ -310,7 +310,7 @@ def _end(one: BreakEven) -> str:
         within = f" ({_rate(low)} or more)"
     elif one.low_open:
         within = f" ({_rate(high)} or less)"
-    return f"{short(one.label)} below {_rate(one.rate)}{within}"
+    return f"{short(one.label)} {'above' if one.above else 'below'} {_rate(one.rate)}{within}"
 
 
 def _least(one: BreakEven) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import fixed, plural
-from gcsim.analysis.trained.table import coverage, ranking, speedup_range
-from gcsim.scenarios.trained.bands import ALPHA
+from gcsim.analysis.trained.table import coverage, like_dense, ranking, speedup_range
 from gcsim.scenarios.trained.horizon import in_words
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.simulator.training import DENSE
@@ -70,14 +69,9 @@ def ends_of(row: TrainedRow) -> tuple[float, float | None]:
     return row.speedup_to_target_low or 0.0, row.speedup_to_target_high
 
 
-def apart_from_dense(row: TrainedRow) -> bool:
-    """Whether a method differs significantly from dense training over the seeds."""
-    return row.p_as_dense is not None and row.p_as_dense <= ALPHA
-
-
 def colour_of(row: TrainedRow) -> str:
     """Return the colour of a speedup: faster, slower, or not significant."""
-    if not apart_from_dense(row):
+    if like_dense(row) is not False:
         return style.BLACK if row.compressor == DENSE else style.GREY
     return style.BLUE if (row.speedup_to_target or 0.0) > 1 else style.VERMILION
 
@@ -96,7 +90,7 @@ def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, floa
         axes.plot([gain], [place], "o", color=style.BLACK, markersize=6, label=row.label, zorder=3)
         return
     low, high = ends_of(row)
-    apart, colour = apart_from_dense(row), colour_of(row)
+    apart, colour = like_dense(row) is False, colour_of(row)
     start, end = max(low, limits[0]), min(high or limits[1], limits[1])
     axes.hlines(place, start, end, color=colour, linewidth=1.8, zorder=2)
     if start > low:

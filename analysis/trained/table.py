@@ -207,7 +207,7 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
         return f"Dense training reaches {result.target} first {where}: no method here is faster."
     if any(row.compressor == DENSE for row in leading):
         alike, slower = (
-            [row.label for row in rows if _like_dense(row) is one] for one in (True, False)
+            [row.label for row in rows if like_dense(row) is one] for one in (True, False)
         )
         behind = f" Significantly slower: {', '.join(slower)}." if slower else ""
         return (
@@ -235,7 +235,7 @@ def _against_dense(rows: Sequence[TrainedRow]) -> str:
     """List the methods that differ significantly from dense training, and the others."""
     kinds: dict[str, list[str]] = {}
     for row in rows:
-        if (alike := _like_dense(row)) is not None:
+        if (alike := like_dense(row)) is not None:
             faster = "faster" if (row.speedup_to_target or 0.0) > 1 else "slower"
             kind = "no significant difference" if alike else f"significantly {faster}"
             kinds.setdefault(kind, []).append(row.label)
@@ -248,7 +248,7 @@ def _gain(row: TrainedRow, over: str) -> str:
     return f"{gain} as fast as dense training ({speedup_range(row)} over {over} of the cluster)"
 
 
-def _like_dense(row: TrainedRow) -> bool | None:
+def like_dense(row: TrainedRow) -> bool | None:
     """Whether a method does not differ significantly from dense; None if it is not compared."""
     if row.compressor == DENSE or row.p_as_dense is None:
         return None

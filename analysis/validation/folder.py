@@ -373,7 +373,7 @@ class Folder:
             device = device_without(work, run.cluster.device, run.profile.model, precision)
             cluster = replace(run.cluster, device=device)
             same = device is run.cluster.device
-            self._runs[name] = run if same else replace(run, cluster=cluster, _held={})
+            self._runs[name] = run if same else replace(run, cluster=cluster, _exchanges_by_size={})
         return self._runs[name]
 
 

@@ -1,1 +1,1 @@
-"""Bytes of a payload: frames, packed integers, coded positions."""
+"""Encoding of payloads: frames, packed integers, coded positions."""

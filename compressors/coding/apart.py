@@ -1,7 +1,7 @@
-"""Messages of elements that travel as values, and of others as signs of one magnitude.
+"""Messages with some elements as values and others as signs of one magnitude.
 
 A tensor's body: the magnitude, float32; the number of values and the bytes of their indices, int32
-each; the values, float32; the others' signs, a bit each; coded indices of values, then of signs.
+each; the values, float32; the others' signs, one bit each; coded indices of values, then of signs.
 The header's flags are the index coders: of values in the low four bits, of signs in the high ones.
 """
 
@@ -27,7 +27,7 @@ from gcsim.compressors.segments import Column, Segments
 
 HEAD = 12
 COUNTS, CODES, SIGNS, SCALE = 1, 2, 4, 8
-"""Faults of a body, a bit each."""
+"""Faults of a body, one bit each."""
 _FAULTS = {
     COUNTS: "a body is not as long as its numbers of elements ask for",
     CODES: "positions cannot be read, or do not ascend below the tensor's length",
@@ -40,13 +40,13 @@ def apart_message(
     segments: Segments, places: Tensor, values: Tensor, k: Column, magnitudes: Tensor,
     coding: index_coding.IndexCoding,
 ) -> Tensor:  # fmt: skip
-    """The message: uint8, one frame per tensor.
+    """Encode the elements: uint8, one frame per tensor.
 
     Parameters
     ----------
     places, values : within the tensor, int64, and float32 `[sum of k]`: all tensors' elements that
         travel as values, then the others
-    k : numbers of both: `[2, tensors]`
+    k : number of values, number of signs: `[2, tensors]`
     magnitudes : the others' magnitude, float32 `[tensors]`
     """
     if (exchange := entered()) is not None:
@@ -78,7 +78,7 @@ def apart_message(
 
 
 def add_apart(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the elements, in place; `InputError` for a damaged or other message."""
+    """Add weight * the elements to `out` in place; `InputError` if damaged or foreign."""
     found = read_ahead(message, layout, Codec.VARIANCE_BOUNDED, _demand_head)
     add_elements(out, Segments.of(layout), message, found, weight)
 
@@ -110,7 +110,7 @@ def _launches(
 
 
 def _split(found: Frames, message: Tensor) -> tuple[Column, Column, Column]:
-    """(numbers of elements, bytes of indices, coders: of values, then of signs)."""
+    """Return (numbers of elements, bytes of indices, coders), each for values, then for signs."""
     data = np.from_dlpack(message.cpu())
     counts = data[found.at[:, None] + np.arange(4, HEAD)].view("<i4").astype(np.int64)
     a, size_a = counts.T
@@ -127,7 +127,7 @@ def _split(found: Frames, message: Tensor) -> tuple[Column, Column, Column]:
 def add_elements(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
 ) -> None:
-    """`add_apart` of a message whose headers are read ahead; `out` is flat float32 of the table."""
+    """Do `add_apart` for a message whose headers are read ahead; `out` is flat float32."""
     columns, faults = columns_of(found), np.zeros(len(segments.table), dtype=np.int64)
     with written_back(out) as target:
         in_tiles(
@@ -138,7 +138,7 @@ def add_elements(
 
 
 def demand_whole(faults: int) -> None:
-    """Raise `InputError` for faults of bodies."""
+    """Raise `InputError` if bodies have faults."""
     for fault, what in _FAULTS.items():
         if faults & fault:
             raise damaged(what)
@@ -153,17 +153,17 @@ def _add(start, stop, tensors, table, at, sizes, k, flags, message, weight, out,
         size_a = np.int64(number_at(message, begin + 8, 4))
         b, signs = k[t] - a, begin + HEAD + 4 * a
         first = signs + (b + 7) // 8
-        # numbers read are unsigned; past this check no slice leaves the body
+        # the numbers read are unsigned; after this check all slices stay inside the body
         if b < 0 or first + size_a > end:
             faults[t] |= COUNTS
             continue
         numbers = np.empty(1 + a, dtype=np.float32)  # the magnitude, then the values
-        # copied as bytes: floats of a body lie at any address
+        # copied as bytes, since floats in a body are not aligned
         raw = numbers.view(np.uint8)
         raw[:4] = message[begin : begin + 4]
         raw[4:] = message[begin + HEAD : signs]
         scale = numbers[0]
-        # negated, so that NaN fails, too
+        # negated, so that NaN also fails
         if not (scale >= np.float32(0) and scale < np.float32(np.inf)):
             faults[t] |= SCALE
         if b % 8 > 0 and message[signs + b // 8] >> np.uint8(b % 8) > 0:

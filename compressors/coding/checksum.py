@@ -1,7 +1,7 @@
 """The checksum of a frame: four bytes that change with any byte of its header or body.
 
-BLAKE2b of 32 bytes: the header's 16, the body's bytes after its last whole word of eight, and the
-sum of its words times distinct odd numbers, modulo 2^64, all in one compiled call.
+It is BLAKE2b of 32 bytes: the header's 16, the body's bytes after its last whole 8-byte word, and
+the sum of the body's words times distinct odd numbers, modulo 2^64, in one compiled call.
 
 Source: M.-J. Saarinen, J.-P. Aumasson, "The BLAKE2 cryptographic hash and message authentication
 code", RFC 7693.
@@ -30,20 +30,20 @@ ORDERS = np.array(
             "6fe9b308c2d714a5", "a2847615fb9e3cd0",
         )
     ],
-    dtype=np.uint64,  # as indices, numbers without a sign
+    dtype=np.uint64,  # unsigned, as they are indices
 )  # fmt: skip
-"""Orders of the message's words, a row for each round, repeated after ten."""
+"""Order of the message's words in each round (one row each), repeated after ten rounds."""
 ROUNDS = 12
 
 
 @loop
 def checksum(header, body, block):
-    """Checksum of a frame: `header` uint8 `[16 or more]`, `body` uint8 `[n]`; 32 bits as uint64.
-    `block` is scratch, uint64 `[16]`, of which the last twelve words are zero."""
+    """Return a frame's checksum, 32 bits as uint64: `header` is uint8 `[16 or more]`, `body` uint8
+    `[n]`. `block` is scratch, uint64 `[16]`, whose last twelve words are zero."""
     total = np.uint64(0)
     whole = body.size // 8
     for i in range(whole):
-        # odd factors have inverses modulo 2^64: a change of one word always changes the sum
+        # odd factors are invertible modulo 2^64, so a change of one word always changes the sum
         word = number_at(body, 8 * i, 8)
         total += word * (np.uint64(2) * np.uint64(i) + np.uint64(1))
     for i in range(2):
@@ -54,7 +54,7 @@ def checksum(header, body, block):
 
 @loop
 def number_at(data, at, size):
-    """Inside a loop: the unsigned number of `size` <= 8 bytes there, little endian."""
+    """Read the unsigned little-endian number of `size` <= 8 bytes at `at`; for loops."""
     found = np.uint64(0)
     for j in range(size):
         found |= np.uint64(data[at + j]) << np.uint64(8 * j)
@@ -63,17 +63,15 @@ def number_at(data, at, size):
 
 @loop
 def put_number(data, at, size, number):
-    """Inside a loop: write what `number_at` reads."""
+    """Write a number for `number_at`; for loops."""
     for j in range(size):
         data[at + j] = np.uint8((number >> np.uint64(8 * j)) & np.uint64(255))
 
 
 @loop
 def _blake2b(block):
-    """The first word of the hash of one block of 32 bytes: uint64 `[16]`.
-
-    Sixteen variables, which registers hold, are a third faster than an array of them.
-    """
+    """Return the first word of the hash of one block of 32 bytes: uint64 `[16]`. Sixteen variables
+    in registers are a third faster than an array."""
     first = START[0] ^ KEYLESS_OF_FOUR_BYTES
     a0, a1, a2, a3, b0, b1, b2, b3 = START
     c0, c1, c2, c3, d0, d1, d2, d3 = START
@@ -93,7 +91,7 @@ def _blake2b(block):
 
 @loop
 def _mixed(a, b, c, d, x, y):
-    """The function G of the words x and y."""
+    """Apply BLAKE2's mixing function G to the words x and y."""
     a += b + x
     d = _turned(d ^ a, np.uint64(32))
     c += d

@@ -1,4 +1,4 @@
-"""A bucket's message: one frame per tensor, laid out, filled, sealed and read together.
+"""Messages of a bucket: one frame per tensor, all laid out, filled, sealed and read in one call.
 
     message, at = frames(values, Codec.SPARSE, segments, sizes)   # headers; bodies begin
     put(message, at, values, 4 * k)                               # parts of bodies
@@ -10,9 +10,9 @@ A frame begins with 20 bytes, little endian:
 
     codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32 | checksum u32
 
-`flags` and `params` are the codec's; `nonzero` elements of `numel` travel. The checksum, of the 16
-bytes before it and the body, is not priced: networks have their own. Damaged frames and those of
-another layout are an `InputError`. Methods by tensor use `pack_frame`, `frames_of` and `decoder`.
+The codec defines `flags` and `params`; `nonzero` of `numel` elements are sent. The checksum, over
+the 16 bytes before it and the body, is not priced: networks have their own. Damaged frames and
+other layouts raise `InputError`. Tensor-wise methods use `pack_frame`, `frames_of` and `decoder`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
-FLAGS = 4  # row of flags in the table that `read_ahead` gives on a device
-IN_ORDER = np.zeros(0, dtype=np.int64)  # begins of pieces one behind the other, of `copy_pieces`
+FLAGS = 4  # row of the flags in the table that `read_ahead` returns on a device
+IN_ORDER = np.zeros(0, dtype=np.int64)  # for `copy_pieces`: pieces are consecutive
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
-"""(first byte, bytes) of codec, flags, params, nonzero, numel, body bytes, checksum."""
+"""First byte and size of codec, flags, params, nonzero, numel, body bytes, checksum."""
 
 
 class Codec(IntEnum):
-    """The method that wrote the frame's body."""
+    """Number of the method that wrote a frame's body."""
 
     SPARSE = 1  # values, then coded indices: top-k, DGC, thresholds
     QSGD = 2
@@ -54,11 +54,11 @@ class Codec(IntEnum):
     SIGN_BLOCK = 4  # signs and scales: dist-EF-blockSGDM, EF-signSGD, 1-bit Adam
     VARIANCE = 5
     QSPARSE = 6  # QSparse-local-SGD: quantised values and coded indices
-    SIGN = 7  # signs alone
-    LEVELS = 8  # codes into a table of levels a bucket: ORQ, Linear
-    BINARY = 9  # one bit an element and levels a bucket: BinGrad, 1-bit SGD
+    SIGN = 7  # only signs
+    LEVELS = 8  # codes into a table of levels per bucket: ORQ, Linear
+    BINARY = 9  # one bit per element and levels per bucket: BinGrad, 1-bit SGD
     TABLE = 10  # codes into a table that all workers know: NUQSGD, ALQ, AMQ
-    SIGNED_INDEX = 11  # words of an index and a sign: Strom, Dryden
+    SIGNED_INDEX = 11  # words with an index and a sign: Strom, Dryden
     VARIANCE_BOUNDED = 12  # Wangni et al.
     CE_SGD = 13
     CAST = 14  # 8-bit formats: FP8, dynamic 8-bit
@@ -66,7 +66,7 @@ class Codec(IntEnum):
     INCEPTIONN = 16
     THC = 17
     ADACOMP = 18
-    BLOCKS = 19  # OmniReduce: non-zero blocks
+    BLOCKS = 19  # OmniReduce: nonzero blocks
     BLOOM = 20  # DeepReduce
     SKETCH = 21
     PAIRS = 22  # gTop-k, Ok-Topk: indices and values
@@ -75,7 +75,7 @@ class Codec(IntEnum):
     QSGD_ELIAS_SPARSE = 26
 
 
-@dataclass(slots=True, kw_only=True, eq=False)  # not frozen, which takes longer than a short loop
+@dataclass(slots=True, kw_only=True, eq=False)  # frozen would take longer than a short loop
 class Frame:
     """One tensor's part of a message."""
 
@@ -83,28 +83,28 @@ class Frame:
     flags: int
     params: int
     numel: int
-    nonzero: int  # elements that travel
-    body: Tensor  # uint8 `[body bytes]`, sharing the message's memory
+    nonzero: int  # number of elements sent
+    body: Tensor  # uint8 `[body bytes]`, a view of the message
 
 
 _FRAME = ("codec", "flags", "params", "numel", "nonzero")
 
 
-@dataclass(slots=True, eq=False)  # not frozen, as `Frame`
+@dataclass(slots=True, eq=False)  # not frozen, see `Frame`
 class Frames:
-    """Headers of a message, a column each."""
+    """Headers of a message, as columns."""
 
-    at: Column  # first byte of the body; -1 where no header fits
+    at: Column  # first byte of the body; -1 if there is no room for a header
     size: Column
     codec: Column
     flags: Column
     params: Column
     nonzero: Column
     numel: Column
-    intact: Column  # 1 where the body fits and the checksum is right
+    intact: Column  # 1 if the body fits and the checksum matches
 
     def demand_intact(self, total: int, allowed: Collection[int]) -> None:
-        """Raise `InputError` for the first impossible frame of a message of `total` bytes."""
+        """Raise `InputError` for the first invalid frame of a message of `total` bytes."""
         begin = 0
         for number in range(len(self.codec)):
             row = {each.name: int(getattr(self, each.name)[number]) for each in fields(self)}
@@ -134,14 +134,14 @@ class Frames:
         return Frame(**row, body=body)
 
     def alike(self, column: str) -> int:
-        """The number that a column has in all rows; `InputError` where they differ."""
+        """Return the number that a column has in all rows; `InputError` if they differ."""
         values = getattr(self, column)
         if (values != values[0]).any():
             raise InputError(f"damaged payload: {column} {values.tolist()} differ between frames")
         return int(values[0])
 
     def parts(self, message: Tensor, *parts: tuple[Column, torch.dtype]) -> list[Tensor]:
-        """Consecutive parts of the bodies: given bytes of each tensor."""
+        """Return consecutive parts of the bodies, each with the given bytes per tensor."""
         found, place = [], self.at
         for lengths, dtype in parts:
             found.append((place, lengths, dtype))
@@ -162,12 +162,11 @@ def frames(
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
     part: Segments | None = None, parts: Sequence[tuple[Tensor, Column]] = (),
 ) -> tuple[Tensor, Column]:  # fmt: skip
-    """(message with its headers, uint8 on the device of `like`; where each body begins).
-
-    `sizes`: bytes of bodies. `nonzero`: elements that travel (None: all). `fixed`: all messages of
-    the exchange have these headers, or those of the table `part`, the first of equal parts that
-    travel alone; `read` need not wait. `parts`: (bytes of all tensors, how many of each) at the
-    bodies' begin. Raises `InternalError` when a number does not fit its field."""
+    """Allocate a message and write its headers: (uint8 on the device of `like`; first byte of each
+    body). `sizes`: bytes of the bodies. `nonzero`: elements sent (None: all). `fixed`: all messages
+    of the exchange have these headers, or those of the table `part` if it is sent in equal parts;
+    `read` need not wait. `parts`: (bytes of all tensors, bytes of each) at the start of the bodies.
+    Raises `InternalError` if a number does not fit its field."""
     travel = segments.length if nonzero is None else nonzero
     row = segments.column(flags), segments.column(params), travel, segments.length
     heads, at, total = _headers_of(codec, sizes, row)
@@ -189,20 +188,20 @@ def frames(
 def _headers_of(
     codec: int, sizes: Column, row: tuple[Column, Column, Column, Column]
 ) -> tuple[NDArray[np.uint8], Column, int]:
-    """Headers, begins of bodies and bytes, -1 where a field is too small; `row`: flags to numel."""
+    """Return (headers; first bytes of bodies; total bytes, -1 on overflow); `row`: flags on."""
     heads, at = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.empty_like(sizes)
     return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
 
 def bodies(sizes: Column) -> Column:
-    """Begin of each body in a message of bodies of so many bytes."""
+    """Return the first byte of each body in a message whose bodies have these sizes."""
     return starts(sizes + HEADER_BYTES) + HEADER_BYTES
 
 
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
-    """The sealed message of bodies from parts with their bytes; `columns` as for `frames`."""
+    """Return the sealed message of parts with their bytes; `columns` as in `frames`."""
     sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
@@ -217,7 +216,7 @@ def _copies(parts: Iterable[Tensor | NDArray[Any]]) -> list[KernelCost]:
 def put_heads(
     message: Tensor, heads: NDArray[np.uint8], at: Column, parts: Sequence[tuple[Tensor, Column]]
 ) -> None:
-    """Write headers, `[tensors, 20]`, and behind them parts of bodies, which begin at `at`."""
+    """Write the headers, `[tensors, 20]`, and the parts of bodies, which begin at `at`."""
     with written_back(message) as out:
         _put_headers(heads, out, at)
         place = at
@@ -228,34 +227,34 @@ def put_heads(
 
 
 def put_in(out: NDArray[np.uint8], at: Column, source: Tensor, lengths: Column) -> None:
-    """`put` into the bytes of a message."""
+    """Do what `put` does, on the host."""
     if source.numel():
         copy_pieces(array(source.contiguous()).view(np.uint8), IN_ORDER, out, at, lengths)
 
 
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
-    """Copy the bytes of `source`, `lengths` for each tensor, to their places in a message."""
+    """Copy the bytes of `source`, `lengths` per tensor, to their places in a message."""
     put_all(message, [(at, source, lengths)])
 
 
 @counted_as(lambda _, message, parts: _copies(source for _, source, _ in parts))
 @primitive
 def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
-    """`put` several sources."""
+    """Do `put` for several sources."""
     with written_back(message) as out:
         for at, source, lengths in parts:
             put_in(out, at, source, lengths)
 
 
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
-    """Undo `put`: `[sum of lengths / size]` of `dtype`."""
+    """Undo `put`: return `[sum of lengths / size]` of `dtype`."""
     return taken_all(message, [(at, lengths, dtype)])[0]
 
 
 @counted_as(lambda taken, *_: _copies(taken))
 @primitive
 def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]) -> list[Tensor]:
-    """Undo `put_all`: `taken` of each part."""
+    """Undo `put_all`: return the result of `taken` for each part."""
     data, found = array(message), []
     for at, lengths, dtype in parts:
         out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
@@ -265,7 +264,7 @@ def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype
 
 
 def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
-    """Pieces of a flat tensor, `counts` elements from each begin, concatenated."""
+    """Concatenate pieces of a flat tensor: `counts` elements from each of `begins`."""
     size = values.element_size()
     return taken(values.view(torch.uint8), size * begins, size * counts, values.dtype)
 
@@ -280,7 +279,7 @@ def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
 
 
 def joined(parts: Iterable[Tensor]) -> Tensor:
-    """One message of equal parts; `InputError` unless they are equally long."""
+    """Concatenate equal parts to one message; `InputError` if their lengths differ."""
     if len(each := list(parts)) == 1:
         return each[0]
     if len(lengths := {len(part) for part in each}) != 1:
@@ -289,14 +288,14 @@ def joined(parts: Iterable[Tensor]) -> Tensor:
 
 
 def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
-    """Headers of an intact message of layout and codec; waits for a device unless `fixed`."""
+    """Return the headers of an intact message of layout and codec; waits unless `fixed`."""
     return _fixed(message, layout, codec) or _read(message, layout, codec)
 
 
 def read_ahead(
     message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
 ) -> Frames | Tensor:
-    """`read` without waiting, for kernels that read headers in place. On a device the result is a
+    """Do `read` without waiting, for kernels that read headers in place. On a device it returns a
     table (`gpu/frames.py`), and `check`, which raises faults of bodies, runs `when_known`."""
     if found := _fixed(message, layout, codec):
         check(found)
@@ -304,7 +303,7 @@ def read_ahead(
 
 
 def columns_of(found: Frames | Tensor) -> Frames:
-    """The columns of a `read_ahead`."""
+    """Return the columns of the result of `read_ahead`."""
     if isinstance(found, Frames):
         return found
     return Frames(*np.delete(np.from_dlpack(found.cpu()), 2, axis=0))
@@ -320,12 +319,12 @@ def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) 
 def read_known(
     message: Tensor, layout: BucketLayout, codec: int, sizes: Column, nonzero: Column
 ) -> Frames:
-    """`read` without waiting where lengths sent determine `sizes`; flags and parameters are 0."""
+    """Do `read` without waiting if lengths determine `sizes`; flags and parameters are 0."""
     segments = Segments.of(layout)
     none, length = segments.column(0), segments.length
     heads, at, total = _headers_of(codec, sizes, (none, none, nonzero, length))
     if total != message.numel() or np.count_nonzero(nonzero > length):
-        _read(message, layout, codec)  # says what is wrong
+        _read(message, layout, codec)  # raises the precise error
         raise InputError(f"damaged payload: bodies are not of {sizes.tolist()} bytes")
     codecs, intact = segments.column(codec), segments.column(1)
     found = Frames(at, sizes, codecs, none, none, nonzero, length, intact)
@@ -338,7 +337,7 @@ def _agreed(
 ) -> Frames:  # fmt: skip
     right = agree(message, heads, found.at, found.size)
     if right is False:
-        _read(message, layout, codec)  # says what is wrong with which frame
+        _read(message, layout, codec)  # raises the precise error
     when_known(right, partial(_demand_right, layout))
     return found
 
@@ -358,7 +357,7 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
     return found
 
 
-@counted_as(lambda *_: ())  # as `headers`
+@counted_as(lambda *_: ())  # see `headers`
 @primitive
 def _read_ahead(
     message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
@@ -371,7 +370,7 @@ def _read_ahead(
 def demand_frames(
     found: Frames, layout: BucketLayout, total: int, codec: int | Collection[int]
 ) -> None:
-    """Raise `InputError` unless a message of `total` bytes is intact and of the layout."""
+    """Raise `InputError` unless a message of `total` bytes is intact and has this layout."""
     allowed = (int(codec),) if isinstance(codec, int) else tuple(codec)
     columns = found.at, found.size, found.codec, found.nonzero, found.numel, found.intact
     if not _whole(*columns, layout.table, total, _among(allowed)):
@@ -392,10 +391,10 @@ def _among(allowed: tuple[int, ...]) -> NDArray[np.bool_]:
     return known
 
 
-@counted_as(lambda *_: ())  # as `headers`
+@counted_as(lambda *_: ())  # see `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether headers, `[tensors, 20]`, and checksums are right; of each frame, on a device."""
+    """Whether headers, `[tensors, 20]`, and checksums are right; on a device, for each frame."""
     return bool(_agree(array(message), heads, at, sizes))
 
 
@@ -405,15 +404,15 @@ def _headers(message: Tensor, most: int) -> Frames:
 
 
 def demand_bytes(message: Tensor) -> None:
-    """Raise `InputError` for a tensor that is no message."""
+    """Raise `InputError` if a tensor cannot be a message."""
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
 
 
-@counted_as(lambda *_: ())  # a deployment knows headers and leaves checksums to the network
+@counted_as(lambda *_: ())  # in a deployment headers are known and networks have checksums
 @primitive
 def headers(message: Tensor, most: int) -> NDArray[np.int64]:
-    """The columns of `Frames` for the first frames, `[8, most]`; -1 where no header fits."""
+    """Return the columns of `Frames` for the first frames, `[8, most]`; -1 if no header fits."""
     rows = np.empty((8, most), dtype=np.int64)
     _read_headers(array(message), rows)
     return rows
@@ -432,8 +431,8 @@ def pack_frame(
     codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
-    elements travel (None: all). `InternalError` for numbers beyond their field, or no bytes."""
+    """Return header, body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
+    elements are sent (None: all). `InternalError` for numbers beyond their field, or no bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])
@@ -444,7 +443,7 @@ def pack_frame(
 def read_frames(
     message: Tensor, *, expected: int | Collection[int] = tuple(Codec), most: int | None = None
 ) -> list[Frame]:
-    """The first `most` frames of a message of unknown layout; `InputError` for a damaged one."""
+    """Return the first `most` frames of a message of unknown layout; `InputError` if damaged."""
     found = _headers(message, most or message.numel() // HEADER_BYTES + 1)
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
@@ -455,14 +454,14 @@ def read_frames(
 def frames_of(
     message: Tensor, layout: BucketLayout, codec: int | Collection[int]
 ) -> Iterator[tuple[TensorSlice, Frame]]:
-    """Each tensor of the layout with its frame; `InputError` for frames of another layout."""
+    """Yield each tensor of the layout with its frame; `InputError` if the layout differs."""
     found = read(message, layout, codec)
     for number, piece in enumerate(layout.slices):
         yield piece, found.frame(message, number)
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message, `add(message,
+    """Turn `add(frame, part, weight, **known)`, which decodes one tensor, into `add(message,
     layout, out, weight, **known)`: out += weight * decoded; `InputError` for a damaged message."""
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
@@ -473,14 +472,14 @@ def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Cal
             for piece, frame in frames_of(message, layout, codec):
                 add(frame, piece.of(out), weight, **known)
 
-        del of_message.__wrapped__  # whose parameters are others
+        del of_message.__wrapped__  # it has other parameters
         return of_message
 
     return decorate
 
 
 def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, Tensor]:
-    """A frame's body in two parts of given lengths; `InputError` when its length differs."""
+    """Split a frame's body into two parts of given lengths; `InputError` if they do not fit."""
     if frame.body.numel() != head_bytes + tail_bytes:
         raise InputError(
             f"damaged payload: body of {frame.body.numel()} bytes, "
@@ -490,15 +489,15 @@ def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, 
 
 
 def as_bytes(values: Tensor) -> Tensor:
-    """The bytes of a one-dimensional tensor, uint8, sharing its memory where it is contiguous."""
-    if not values.numel():  # may have a stride that no view can have
+    """Return the bytes of a one-dimensional tensor, uint8; a view if it is contiguous."""
+    if not values.numel():  # an empty tensor may have a stride that no view allows
         return torch.zeros(0, dtype=torch.uint8, device=values.device)
     return values.contiguous().view(torch.uint8)
 
 
-@unpriced  # messages are laid out so that they need no realigning where that costs time
+@unpriced  # messages are laid out such that aligning costs no time where it matters
 def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
-    """`[count]` of `dtype`, copied when not aligned; `InputError` when the length does not fit."""
+    """Return `[count]` of `dtype`, copied if not aligned; `InputError` if the length is wrong."""
     size = dtype.itemsize
     if body.numel() != count * size:
         raise InputError(f"{body.numel()} bytes where {count} values of {size} bytes must be")
@@ -509,13 +508,13 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
 
 @loop
 def _write_headers(heads, at, codec, flags, params, nonzero, numel, sizes) -> int:
-    """Fill headers up to their checksums, and begins; the bytes, -1 where a field is too small."""
+    """Fill headers up to their checksums, and `at`; return the total bytes, -1 on overflow."""
     fits, total = True, 0
     for t in range(sizes.size):
         row = codec, flags[t], params[t], nonzero[t], numel[t], sizes[t]
-        # the row ends before the checksum, the last of the fields
+        # the row ends before the checksum, which is the last field
         for (place, size), field in zip(_FIELDS, row):  # noqa: B905
-            fits &= (field >> (8 * size)) == 0  # nor negative
+            fits &= (field >> (8 * size)) == 0  # also detects negative numbers
             put_number(heads[t], place, size, np.uint64(field))
         at[t] = total + HEADER_BYTES
         total = at[t] + sizes[t]
@@ -524,11 +523,11 @@ def _write_headers(heads, at, codec, flags, params, nonzero, numel, sizes) -> in
 
 @loop
 def _whole(at, sizes, codec, nonzero, numel, intact, table, total, known) -> bool:
-    """Whether frames are intact, of the tensors, of known codecs, and end with the message."""
+    """Whether frames are intact, of these tensors and known codecs, and end with the message."""
     whole = at[-1] + sizes[-1] == total
     for t in range(numel.size):
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
-        # a codec of -1, where no header fits, reads the last entry: `numel` is -1 there, too
+        # a missing frame has codec -1, which reads the last entry; its `numel` is -1 too
         whole &= known[codec[t]]
     return bool(whole)
 
@@ -537,7 +536,7 @@ def _whole(at, sizes, codec, nonzero, numel, intact, table, total, known) -> boo
 def _agree(message, heads, at, sizes) -> bool:
     same, block = True, np.zeros(16, dtype=np.uint64)
     for t in range(sizes.size):
-        # callers know the message's length: frames lie within
+        # callers have checked the message's length, so frames lie within it
         frame = message[at[t] - HEADER_BYTES : at[t] + sizes[t]]
         for i in range(HEADER_BYTES - 4):
             same &= frame[i] == heads[t, i]
@@ -548,7 +547,7 @@ def _agree(message, heads, at, sizes) -> bool:
 
 @loop
 def copy_pieces(source, begins, target, at, lengths):
-    """Copy pieces; those without begins lie one behind the other."""
+    """Copy pieces; an empty `begins` or `at` stands for consecutive pieces."""
     behind = 0
     for t in range(lengths.size):
         begin, place = begins[t] if begins.size else behind, at[t] if at.size else behind
@@ -561,7 +560,7 @@ def copy_pieces(source, begins, target, at, lengths):
 @loop
 def _put_headers(heads, message, at):
     for t in range(at.size):
-        for i in range(HEADER_BYTES):  # copying a row at once takes a second and a half to compile
+        for i in range(HEADER_BYTES):  # copying whole rows takes 1.5 s to compile
             message[at[t] - HEADER_BYTES + i] = heads[t, i]
 
 
@@ -580,7 +579,7 @@ def _read_headers(data, rows):
     for t in range(rows.shape[1]):
         for row in range(8):
             rows[row, t] = -1 if row < 7 else 0
-        # also where a damaged length leads behind the end: then -1 fills all later rows, too
+        # a damaged length may lead past the end; all later rows are then -1 too
         if data.size - at < HEADER_BYTES:
             continue
         frame = data[at:]

@@ -1,5 +1,5 @@
-"""Momentum on the worker, updated and used in one pass: DGC's `add_momentum`, which marks large
-elements, and the steps of workers that move on their own (`local_updates/`)."""
+"""Momentum on the worker, updated and used in one pass: DGC's `add_momentum`, which also marks
+large elements, and the local steps of methods in `local_updates/`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def add_momentum(
     u: Tensor, v: Tensor, gradient: Tensor, segments: Segments, m: float, nesterov: bool,
     limits: Limits,
 ) -> Marks:  # fmt: skip
-    """u = m u + g, v += u (Nesterov: u = m (u + g), v += u + g), in place; mark |v| >= limit. u, v
-    and the gradient are flat float32 of the table, limits `[tensors]`."""
+    """Set u = m u + g, v += u (Nesterov: u = m (u + g), v += u + g), in place; mark |v| >= limit.
+    u, v and the gradient are flat float32 of the table, limits `[tensors]`."""
     marks = Marks.room(v, segments, limits)
     fill_velocity(v, u, gradient, segments, m, nesterov, marks)
     return marks
@@ -40,7 +40,7 @@ def fill_velocity(
     v: Tensor, u: Tensor, gradient: Tensor, segments: Segments, m: float, nesterov: bool,
     marks: Marks,
 ) -> None:  # fmt: skip
-    """The pass of `add_momentum`; fill its marks."""
+    """Run the pass of `add_momentum` and fill its marks."""
     with written_back(u) as direction, written_back(v) as velocity, written_back(marks.counts) as c:
         in_tiles(
             _add_momentum, segments.tiles, direction, velocity, array(gradient), np.float32(m),
@@ -64,8 +64,8 @@ def local_step(
     gradient: Tensor, momentum: Tensor, sums: Tensor, m: float, *, nesterov: bool = False,
     error: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """u = m u + g, and sums += d, in place; return the direction d = u, or Nesterov's g + m u. With
-    `error` the round ends: error += sums + d, and -sums is returned. All float32 `[n]`."""
+    """Set u = m u + g and sums += d, in place; return the direction d = u, or Nesterov's g + m u.
+    With `error` the round ends: error += sums + d, and -sums is returned. All are float32 `[n]`."""
     direction = np.empty(gradient.numel(), dtype=np.float32)
     with written_to(momentum, sums, error) as (u, s, e):
         in_parallel(
@@ -95,14 +95,14 @@ def _add_momentum(
                     step = direction[i] * m + added[i]
                     direction[i] = step
                     velocity[i] += step
-            # tiles are cut at multiples of BLOCK: no two threads mark one block
+            # tiles are cut at multiples of BLOCK, so a block belongs to one thread
             block = firsts[t] + first // BLOCK
             counts[block] = mark_block(velocity, up[t], mask, words, places[block])
 
 
 @loop
 def _local_step(start, stop, gradient, momentum, sums, error, m, nesterov, direction):
-    # an `error` that is not given has no elements, and none are left of it here
+    # an omitted `error` is empty, and so is its slice
     gradient, momentum = gradient[start:stop], momentum[start:stop]
     sums, error, direction = sums[start:stop], error[start:stop], direction[start:stop]
     if nesterov:
@@ -114,7 +114,7 @@ def _local_step(start, stop, gradient, momentum, sums, error, m, nesterov, direc
         for i in range(gradient.size):
             u = m * momentum[i] + gradient[i]
             momentum[i] = u
-            # the round's steps are taken back: all ranks then step by what they exchange
+            # take the round's steps back: then all ranks step by what they exchange
             error[i] += sums[i] + u
             direction[i] = -sums[i]
             sums[i] = np.float32(0)

@@ -1,4 +1,4 @@
-"""Scans of a whole vector: whether it is finite, its length, its fingerprint."""
+"""Scans of a whole vector: finiteness, norm, fingerprint."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from gcsim.compressors.on_device import primitive
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether a float32 `[n]` holds neither NaN nor infinity."""
+    """Whether a float32 `[n]` contains neither NaN nor infinity."""
     return bool(finite(values))
 
 
 @primitive
 def finite(values: Tensor) -> Found:
-    """`all_finite` without waiting for a device."""
+    """Do `all_finite` without waiting for a device."""
     found = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint32)
     in_parallel(
         block_magnitudes, values.numel(), array(values.contiguous()), found, grain=SUM_BLOCK
     )
-    # infinity's bits; those of NaN are above
+    # bits of infinity; NaN's are larger
     return not bool((found >= 0x7F800000).any())
 
 
 @primitive
 def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor:
-    """A flat vector of 16 or 32 bits over `scale`, in float32 (perhaps itself), 0 for an element
-    that is not finite. `faulty`, int64 `[1]`, is 1 afterwards where there is one."""
+    """Return a flat vector of 16 or 32 bits, divided by `scale`, in float32 (possibly itself), with
+    0 for elements that are not finite; `faulty`, int64 `[1]`, is set to 1 if there are any."""
     found = values.float()
     if not all_finite(found):
         faulty.fill_(1)
@@ -39,13 +39,13 @@ def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor
 
 @primitive
 def not_finite(values: Tensor) -> Found:
-    """Number of elements of a vector that are NaN or infinity; nobody waits for a device."""
+    """Count the elements of a vector that are NaN or infinity, without waiting for a device."""
     return values.numel() - int(values.isfinite().sum())
 
 
 @primitive
 def squared_lengths(one: Tensor, other: Tensor) -> tuple[float, float, float]:
-    """Sums of squares of two float32 `[n]` and of their difference, added up in float64."""
+    """Return the sums of squares of two float32 `[n]` and of their difference, in float64."""
     n = one.numel()
     sums = np.zeros((3, -(-n // SUM_BLOCK)))
     in_parallel(_squares_of_both, n, array(one), array(other), sums, grain=SUM_BLOCK)
@@ -55,7 +55,7 @@ def squared_lengths(one: Tensor, other: Tensor) -> tuple[float, float, float]:
 
 @primitive
 def fingerprint(values: Tensor) -> int:
-    """64 bits that change when an element of a float32 `[n]` does (but for one case in 2^32)."""
+    """Return 64 bits that change if an element of a float32 `[n]` does (with 2^-32 exceptions)."""
     sums = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint64)
     bits = array(values.contiguous()).view(np.uint32)
     in_parallel(_weighted_sums, values.numel(), bits, sums, grain=SUM_BLOCK)
@@ -64,7 +64,7 @@ def fingerprint(values: Tensor) -> int:
 
 @loop
 def _weighted_sums(start, stop, bits, sums):
-    """Sum of each block's elements times distinct odd numbers, modulo 2^64."""
+    """Sum each block's elements times distinct odd numbers, modulo 2^64."""
     for first in range(start, stop, SUM_BLOCK):
         block = bits[first : min(first + SUM_BLOCK, stop)]
         total = np.uint64(0)
@@ -77,7 +77,7 @@ def _weighted_sums(start, stop, bits, sums):
 
 @summing_loop
 def _squares_of_both(start, stop, one, other, sums):
-    """Sums of squares of each block of two vectors and of their difference, in float64."""
+    """Compute the sums of squares of each block of two vectors and of their difference."""
     for first in range(start, stop, SUM_BLOCK):
         last = min(first + SUM_BLOCK, stop)
         left, right, a, b, c = one[first:last], other[first:last], 0.0, 0.0, 0.0
@@ -95,27 +95,27 @@ def _squares_of_both(start, stop, one, other, sums):
 
 @loop
 def greatest_magnitude(values) -> np.uint32:
-    """The bits of the largest |v| of float32 `[n]`; those of a NaN when there is one."""
+    """Return the bits of the largest |v| of float32 `[n]`, or those of a NaN if there is one."""
     bits = values.view(np.uint32)
     greatest = np.uint32(0)
-    for i in range(bits.size):  # as integers, magnitudes keep their order, and NaN is above all
+    for i in range(bits.size):  # magnitudes order as integers, with NaN above all
         greatest = max(greatest, bits[i] & np.uint32(0x7FFFFFFF))
     return greatest
 
 
 @summing_loop
 def sum_of_squares(values) -> float:
-    """Sum of squares of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
+    """Return the sum of squares of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
     total = 0.0
     for i in range(values.size):
-        # exact but for the sum: 24 bits squared are 48, and float64 has 53
+        # the square is exact: 24 bits squared are 48, and float64 has 53
         total += np.float64(values[i]) * np.float64(values[i])
     return total
 
 
 @summing_loop
 def moments(values, centre) -> tuple[float, float]:
-    """Sum of v - centre and of its square over a float32 `[n]` that is one block, in float64."""
+    """Return the sums of v - centre and its square over one block of float32, in float64."""
     total, squares = 0.0, 0.0
     for i in range(values.size):
         distance = np.float64(values[i]) - centre
@@ -126,21 +126,21 @@ def moments(values, centre) -> tuple[float, float]:
 
 @loop
 def block_magnitudes(start, stop, values, found):
-    """`greatest_magnitude` of each block."""
+    """Compute `greatest_magnitude` of each block."""
     for first in range(start, stop, SUM_BLOCK):
         found[first // SUM_BLOCK] = greatest_magnitude(values[first : min(first + SUM_BLOCK, stop)])
 
 
 @loop
 def block_squares(start, stop, values, sums):
-    """`sum_of_squares` of each block."""
+    """Compute `sum_of_squares` of each block."""
     for first in range(start, stop, SUM_BLOCK):
         sums[first // SUM_BLOCK] = sum_of_squares(values[first : min(first + SUM_BLOCK, stop)])
 
 
 @summing_loop
 def block_products(start, stop, a, b, sums):
-    """<a, b> of each block of two float32 `[n]`, in float64."""
+    """Compute <a, b> of each block of two float32 `[n]`, in float64."""
     for first in range(start, stop, SUM_BLOCK):
         last = min(first + SUM_BLOCK, stop)
         left, right, total = a[first:last], b[first:last], 0.0

@@ -1,7 +1,7 @@
-"""Messages of selected elements (`Codec.SPARSE`): values, float32 or float16, then coded indices.
+"""Messages of selected elements (`Codec.SPARSE`): values in float32 or float16, then coded indices.
 
-Flags: the low four bits are the index coder, bit 4 is set for float16 values. Values beyond float16
-saturate at 65504; senders with error feedback keep the rest.
+Flags: the low four bits are the index coder, bit 4 is set for float16 values. Values beyond the
+range of float16 saturate at 65504; senders with error feedback keep the rest.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ _HALF_MAX = 65504.0
 
 
 def travelling(values: Tensor, values_as: ValueFormat) -> Tensor:
-    """The values in the format that travels."""
+    """Convert the values to the format on the wire."""
     if values_as == "fp16":
         return values.clamp(-_HALF_MAX, _HALF_MAX).half()
     return values
 
 
 def energy(values: Tensor) -> float:
-    """Sum of squares of float32 `[n]`, added up in float64."""
+    """Return the sum of squares of float32 `[n]`, in float64."""
     return float(values.double().square().sum())
 
 
 def lost_by_selection(values: Tensor, ratio: float) -> float:
-    """(1 - k/n) |v|^2: bound on the energy lost when the k largest travel, of float32 `[n]`."""
+    """Return (1 - k/n) |v|^2 of float32 `[n]`, a bound on the energy lost by top-k."""
     return (1 - share_kept(values.numel(), ratio)) * energy(values)
 
 
 def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
-    """Sum of (travelling value - value)^2 over float32 `[n]`."""
+    """Return the sum of (value on the wire - value)^2 over float32 `[n]`."""
     return energy(travelling(values, values_as).double() - values)
 
 
@@ -76,11 +76,11 @@ def sparse_message(
     segments: Segments, k: Column, indices: Tensor, values: Tensor, *, values_as: ValueFormat,
     coding: IndexCoding, memory: Tensor | None = None, alike: bool = False,
 ) -> tuple[Tensor, bool]:  # fmt: skip
-    """(the message of selected elements; whether its length is the same on all workers).
+    """Encode selected elements: (message; whether its length is the same on all workers).
 
     Parameters
     ----------
-    k : how many of each tensor travel
+    k : how many of each tensor are sent
     indices, values : within the tensor, int64, and float32 `[sum of k]`
     memory : flat float32 that receives the values' rounding errors
     alike : whether k is the same on all workers
@@ -119,7 +119,7 @@ def _half_launches(
 def _halves(
     values: Tensor, segments: Segments, k: Column, indices: Tensor, memory: Tensor | None
 ) -> Tensor:
-    """The values as float16; rounding errors go to `memory`, if given."""
+    """Return the values as float16; rounding errors go to `memory`, if given."""
     sent = travelling(values, "fp16")
     if memory is not None:
         memory.index_copy_(0, flat_places(indices, segments, k), values - sent.float())
@@ -127,8 +127,8 @@ def _halves(
 
 
 def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * values at their positions, in place; `out` is float32 `[layout.numel]`.
-    Raises `InputError` for a damaged message, or one of another layout."""
+    """Add weight * values at their positions to `out`, float32 `[layout.numel]`, in place. Raises
+    `InputError` if the message is damaged or has another layout."""
     segments, exchange = Segments.of(layout), entered()
     if exchange is not None and exchange.plain:
         found = read_ahead(message, layout, Codec.SPARSE, partial(_demand_plain, segments))
@@ -164,13 +164,13 @@ def _plain_launches(
 def add_plain(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
 ) -> None:
-    """`scatter_add` of a message of indices of one width, whose headers are read ahead."""
+    """Do `scatter_add` for a message with fixed-width indices whose headers are read ahead."""
     values, coded, sizes, coders, k = _parts(message, columns_of(found))
     scatter_add(out, segments, coded, sizes, coders, values, k, weight)
 
 
 def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
-    """(indices within the tensor, int64; values float32; k of each tensor); see `add_message`."""
+    """Return (indices within the tensor, int64; values float32; k of each tensor) of a message."""
     found = read(message, layout, Codec.SPARSE)
     values, coded, sizes, coders, k = _parts(message, found)
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
@@ -179,7 +179,7 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
 def read_raw(
     message: Tensor, layout: BucketLayout, lengths: Column
 ) -> tuple[Tensor, Tensor, Column]:
-    """`read_message` of raw indices and float32 values, without waiting: `lengths` determine k."""
+    """Do `read_message` for raw indices and float32 values without waiting: `lengths` give k."""
     k = (lengths - HEADER_BYTES) // 8
     found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
     values, coded = found.parts(message, (4 * k, torch.float32), (4 * k, torch.uint8))
@@ -188,14 +188,14 @@ def read_raw(
 
 
 def _parts(message: Tensor, found: Frames) -> tuple[Tensor, Tensor, Column, Column, Column]:
-    """(values as they travel; coded indices, their bytes and coders; how many of each tensor)."""
+    """Return (values as sent; coded indices, their bytes and coders; how many per tensor)."""
     dtype, head, k, sizes, coders = _shape(found)
     values, coded = found.parts(message, (head, dtype), (sizes, torch.uint8))
     return values, coded, sizes, coders, k
 
 
 def _shape(found: Frames) -> tuple[torch.dtype, Column, Column, Column, Column]:
-    """(the values' type and bytes; how many of each tensor; bytes of indices, and coders)."""
+    """Return (dtype and bytes of the values; how many per tensor; bytes of indices, and coders)."""
     k = found.nonzero
     dtype = torch.float16 if found.flags[0] & HALF else torch.float32
     head = dtype.itemsize * k
@@ -230,8 +230,8 @@ def scatter_add(
     out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
     k: Column, weight: float,
 ) -> None:  # fmt: skip
-    """out += weight * values at coded positions, in place. Raises `InputError` when positions
-    cannot be decoded, or do not ascend below the tensor's length; `out` is then worthless.
+    """Add weight * values at coded positions to `out` in place. Raises `InputError` if positions
+    cannot be decoded or do not ascend below the tensor's length; `out` is then undefined.
 
     Parameters
     ----------
@@ -260,13 +260,13 @@ def _scatter(start, stop, tiles, places, values, firsts, table, weight, out, bad
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         own = out[table[t, 0] : table[t, 0] + table[t, 1]]
-        # a tile must begin above the last place of the tile before
+        # a tile must begin above the last place of the previous tile
         before = np.int64(places[firsts[t] + first - 1]) if first > 0 else np.int64(-1)
         part = places[firsts[t] + first : firsts[t] + last]
         value = values[firsts[t] + first : firsts[t] + last]
         for i in range(part.size):
             at = np.int64(part[i])
-            # a message is not trusted: no position is written to before this check
+            # the message is not trusted: check a position before writing to it
             if at <= before or at >= own.size:
                 bad[0] = 1
                 return

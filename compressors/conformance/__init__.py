@@ -6,10 +6,10 @@
     check("my_package.my_module:MyCompressor")
 
 Every check is a function of a `Subject` that raises `AssertionError`: `structure` checks any
-method's updates and their dependences, `transport` that only payloads pass between workers,
-`promises` the method's `properties`. Statistical checks use bounds of five standard errors or more:
-a correct method fails one in a million times, and repeated runs agree, because seeds are fixed.
-Checks that fail for one cause (the same error in the same line, or `FOLLOWS`) are one finding.
+method's updates and what they depend on, `transport` that only payloads pass between workers,
+`promises` the method's `properties`. Statistical checks allow five standard errors or more: a
+correct method fails once in a million; seeds are fixed, so repeated runs agree. Checks that fail
+for the same cause (the same error in the same line, or `FOLLOWS`) are one finding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHECKS: dict[str, Check] = {
 }
 
 _NUMBERS = re.compile(r"\d[\d.,…\s]*")
-"""Sizes and counts, which differ between checks that meet the same mistake."""
+"""Sizes and counts, which differ between checks that find the same mistake."""
 
 _COMPARES_RUNS = (
     "steps_stand_alone_without_memory",
@@ -58,12 +58,12 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "more_workers_do_not_scale_the_update": _NEEDS_THE_MEAN,
     "the_update_has_the_size_of_the_gradient": _NEEDS_THE_MEAN,
 }
-"""Checks that cannot hold where a check fails."""
+"""Checks that cannot hold if a given one fails, by that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause, and the checks that fail for it."""
+    """One cause, and the checks that fail because of it."""
 
     message: str
     checks: tuple[str, ...]
@@ -74,7 +74,7 @@ class Report:
     name: str
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    """No mistakes, but what its user must know."""
+    """Properties that are not mistakes but that users should know."""
 
     def __str__(self) -> str:
         failed = sum(len(finding.checks) for finding in self.findings)
@@ -96,7 +96,7 @@ def check(
     device: str = "cpu",
 ) -> tuple[str, ...]:
     """Run all checks on a compressor, with gradients on a device; return their names. Raises
-    `ExpectationError` that lists causes and failed checks; `InputError` for unusable arguments."""
+    `ExpectationError`, which lists causes and failed checks; `InputError` for invalid arguments."""
     report = examine(compressor, parameters, device=device)
     if report.findings:
         raise ExpectationError(str(report))
@@ -104,14 +104,14 @@ def check(
 
 
 def refuse_side_channels(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raise `InputError` where a user's workers exchange data outside of collectives."""
+    """Raise `InputError` if a user's workers exchange data outside collectives."""
     subject = subject_of(name, parameters)
     if not is_users(subject.compressor):
         return
     try:
         transport.only_what_travelled_is_used(subject)
     except InputError:
-        return  # of another mistake, which its use names
+        return  # another mistake, which appears when the compressor is used
     except AssertionError as error:
         place = f"{subject.compressor.about.title}, {location_of_class(subject.compressor)}"
         hint = "let workers exchange it by a request: they are processes on a cluster"
@@ -144,7 +144,7 @@ def examine(
 
 
 def _cause(name: str, error: Exception, failed: Mapping[str, Exception]) -> object:
-    """Key that is equal for checks that fail for one cause."""
+    """Return a key that is equal for checks that fail for the same cause."""
     if isinstance(error, InputError):
         return tuple(
             (problem.place, _NUMBERS.sub("#", problem.message)) for problem in error.problems

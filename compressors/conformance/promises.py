@@ -10,15 +10,15 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 ELEMENTS = 1000
 DRAWS = 300
 FEW = 12
-"""Draws enough to differ where a method draws at all."""
+"""Draws after which a random method's results differ."""
 DIRECTIONS = 16
 Z = 5.0
-"""Standard errors: a Gaussian is beyond them one time in 1.7 million."""
+"""Number of standard errors that a Gaussian exceeds once in 1.7 million times."""
 
 
 def mean_is_right_when_unbiased(subject: Subject) -> None:
-    """The update's mean over 300 seeds along 16 directions is the mean gradient's. Directions,
-    since an element's mean says little where few are sent."""
+    """The mean update is the mean gradient, over 300 seeds and along 16 directions. Directions are
+    used because single elements show little if few are sent."""
     if not subject.properties.unbiased:
         return
     given = [_heavy(ELEMENTS, rank) for rank in range(2)]
@@ -29,7 +29,7 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
     samples = torch.stack(
         [directions @ (_one_step(subject, given, seed)[0].double() - mean) for seed in range(DRAWS)]
     )
-    rounding = 1e-5 * directions.norm(dim=1) * mean.norm()  # 16-bit fractions, float32
+    rounding = 1e-5 * directions.norm(dim=1) * mean.norm()  # due to 16-bit fractions and float32
     error = samples.std(dim=0) / math.sqrt(DRAWS)
     excess = (samples.mean(dim=0).abs() - rounding) / error.clamp_min(1e-30)
     assert float(excess.max()) <= Z, (
@@ -40,7 +40,7 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
 
 def more_workers_do_not_scale_the_update(subject: Subject) -> None:
     """One and four workers with equal gradients give about the same update: sums are divided by the
-    number of workers. Over a window and ten seeds."""
+    number of workers. Averages over a window and ten seeds."""
     if subject.properties.scale_free:
         return
     gradient = _heavy(ELEMENTS, 3)
@@ -100,7 +100,7 @@ def error_stays_within_its_bound(subject: Subject) -> None:
 
 
 def what_is_not_sent_is_kept(subject: Subject) -> None:
-    """All updates and all that is owed add up to all mean gradients (after momentum)."""
+    """All updates plus what workers still keep add up to all mean gradients (after momentum)."""
     if not subject.properties.conserves:
         return
     shapes = [(40, 25), (30,)]
@@ -142,7 +142,7 @@ def _one_step(subject: Subject, given: list[Tensor], seed: int) -> list[Tensor]:
 
 
 def _heavy(n: int, seed: int) -> Tensor:
-    """N(0, 1) exp(.8 N(0, 1)), as gradients are."""
+    """Draw N(0, 1) exp(.8 N(0, 1)), which resembles gradients."""
     return normal(n, seed, 1.0) * (0.8 * normal(n, 900 + seed, 1.0)).exp()
 
 

@@ -1,4 +1,4 @@
-"""Checks that any method must pass: of its updates, their dependences, and their scale."""
+"""Checks that every method must pass: of its updates, what they depend on, and their scale."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gcsim.errors import InputError
 
 LENGTHS = (0, 1, 2, 7, 8, 9, 63, 64, 65, 255, 256, 257, 511, 512, 513)
 MANY = 64
-"""The longest period that checks wait for."""
+"""Longest period that checks run through."""
 SCALES = (1e-6, 1.0, 1e4)
-"""Scales of gradients, relative to the 0.1 that the other checks use."""
+"""Scales of gradients, relative to the standard deviation of 0.1 in other checks."""
 APART = 0.1
-"""Larger relative differences of bytes or errors between scales are reported."""
+"""Relative differences of bytes or errors between scales that are reported."""
 
 
 def describes_itself(subject: Subject) -> None:
@@ -40,22 +40,22 @@ def describes_itself(subject: Subject) -> None:
 
 
 def updates_have_the_shape_of_the_bucket(subject: Subject) -> None:
-    """Float32, one dimension, finite (`participate` refuses others); for 1, 2, 3 and 5 workers."""
+    """Updates are float32, one-dimensional and finite (`participate`), for up to 5 workers."""
     for workers in (1, 2, 3, 5):
         list(subject.crew(workers=workers).updates(STEPS))
 
 
 def any_length_works(subject: Subject) -> None:
-    """No element, one, and around powers of two; as a matrix and as a vector."""
+    """Lengths of 0, 1 and around powers of two work, as a matrix and as a vector."""
     for n in LENGTHS:
         for shape in ((n, 1), (n,), (1, n)):
             list(subject.crew([shape]).updates(2))
 
 
 def hard_values_stay_finite(subject: Subject) -> None:
-    """All zero, constant, one huge outlier or one element, alternating and denormal gradients."""
+    """Updates stay finite for zero, constant, outlier, single, alternating and tiny gradients."""
     outlier = normal(N, 5)
-    outlier[17] = 3e4  # within float16, which some methods travel in
+    outlier[17] = 3e4  # within float16, which some methods send
     spike = torch.zeros(N)
     spike[200] = -1.0
     cases = (
@@ -80,12 +80,12 @@ def the_update_has_the_size_of_the_gradient(subject: Subject) -> None:
         given = [magnitude * normal(N, r, 1.0) for r in range(2)]
         for _, updates in subject.crew().updates(STEPS, given):
             largest = max(float(update.abs().max()) for update in updates)
-            # momentum adds up to ten gradients; quantisers reach a norm, n / k scales
+            # momentum adds up to ten gradients; quantisers may reach a norm; others scale by n / k
             assert largest <= 1e4 * magnitude, f"{largest} from gradients of {magnitude}"
 
 
 def equal_seeds_repeat_themselves(subject: Subject) -> None:
-    """Equal gradients and seeds give equal updates; the global generators are left alone."""
+    """Equal gradients and seeds give equal updates; global generators are not used."""
     with unchanged_global_generators():
         once = list(subject.crew().updates(STEPS))
     for (t, first), (_, again) in zip(once, subject.crew().updates(STEPS), strict=True):
@@ -112,7 +112,7 @@ def replicas_stay_together(subject: Subject) -> None:
 
 
 def gradients_are_left_alone(subject: Subject) -> None:
-    """The bucket is not written to, and later steps do not change an update."""
+    """The bucket is not modified, and later steps do not change an update."""
     kept, copies = [], []
     for _, updates in subject.crew().updates(STEPS):
         kept += updates
@@ -121,7 +121,7 @@ def gradients_are_left_alone(subject: Subject) -> None:
 
 
 def schedules_repeat(subject: Subject) -> None:
-    """`phase` repeats with `period`, and a phase always asks for the same collectives."""
+    """`phase` repeats with `period`, and each phase always requests the same collectives."""
     cls, parameters = subject.compressor, subject.parameters
     period, first = cls.period(parameters), subject.first
     assert period >= 1, "a period below 1"
@@ -140,7 +140,7 @@ def schedules_repeat(subject: Subject) -> None:
 
 
 def metering_changes_nothing(subject: Subject) -> None:
-    """Updates are equal under the meter, which counts some work."""
+    """Updates are the same under the meter, which counts something."""
     plain, metered = subject.crew(), subject.crew()
     for t in range(subject.first, subject.first + STEPS):
         given = gradients(N, 2, t)
@@ -152,7 +152,7 @@ def metering_changes_nothing(subject: Subject) -> None:
 
 
 def sharing_changes_nothing(subject: Subject) -> None:
-    """Four workers send and apply the same with and without sharing; shared values are equal."""
+    """Four workers send and apply the same with and without sharing; shared results are right."""
     apart, together = subject.crew(workers=4), subject.crew(workers=4)
     for t in range(subject.first, subject.first + subject.windows(STEPS)):
         given = gradients(N, 4, t)
@@ -166,7 +166,7 @@ def sharing_changes_nothing(subject: Subject) -> None:
 
 
 def something_is_sent(subject: Subject) -> None:
-    """Two workers hand over at least a byte within a period."""
+    """Two workers send at least one byte within a period."""
     steps = subject.windows(max(STEPS, min(MANY, subject.compressor.period(subject.parameters))))
     collectives = Collectives()
     for _ in subject.crew().updates(steps, observer=collectives):
@@ -196,8 +196,8 @@ def every_workers_gradient_counts(subject: Subject) -> None:
 
 
 def steps_stand_alone_without_memory(subject: Subject) -> None:
-    """Two crews with different earlier gradients give equal updates, if `memory` is "none"; both
-    take as many steps with the same seeds, so that kept generators agree."""
+    """Two crews with different earlier gradients give equal updates if `memory` is "none"; both
+    take the same number of steps with the same seeds, so that generators agree."""
     if subject.compressor.memory(subject.parameters) != "none":
         return
     first, second = subject.crew(), subject.crew()
@@ -212,7 +212,7 @@ def steps_stand_alone_without_memory(subject: Subject) -> None:
 
 
 def scale_is_told(subject: Subject) -> str | None:
-    """A note where gradients 10^-6 and 10^4 times as large behave differently, which is allowed."""
+    """Return a note if gradients 10^-6 or 10^4 times as large are treated differently (allowed)."""
     errors, bits, said = zip(*(_at_scale(subject, scale) for scale in SCALES), strict=True)
     alike = all(abs(each - bits[1]) <= APART * bits[1] for each in bits)
     if not subject.properties.scale_free:
@@ -226,8 +226,8 @@ def scale_is_told(subject: Subject) -> str | None:
 
 
 def _at_scale(subject: Subject, scale: float) -> tuple[float, float, str]:
-    """(relative error |updates - mean gradients|^2 / |mean gradients|^2, 1 where nothing is
-    delivered, NaN where refused; bits per element that a worker sends), as text."""
+    """Return (relative error |updates - mean gradients|^2 / |mean gradients|^2, 1 if nothing is
+    delivered, NaN if refused; bits per element that a worker sends; both as text)."""
     steps = subject.windows(STEPS)
     crew, collectives = subject.crew(), Collectives()
     wanted = delivered = torch.zeros(N, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Subject of the checks: workers in lockstep on small buckets."""
+"""The subject of the checks: workers in lockstep on small buckets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = 4
 
 
 def numel(shapes: Sequence[tuple[int, ...]]) -> int:
-    """Elements of all tensors together."""
+    """Return the number of elements of all tensors."""
     return sum(math.prod(shape) for shape in shapes)
 
 
@@ -37,7 +37,7 @@ class Subject:
     compressor: type[Compressor]
     parameters: CompressorParameters
     device: str = "cpu"
-    """Device of the exchanged gradients; checks make and compare them on the host."""
+    """Device of the exchanged gradients; checks create and compare them on the host."""
 
     @property
     def properties(self) -> Properties:
@@ -53,7 +53,7 @@ class Subject:
         return self.compressor.warmup_steps(self.parameters)
 
     def windows(self, at_least: int) -> int:
-        """A number of steps that is a whole number of windows."""
+        """Return the least whole number of windows with at least so many steps, in steps."""
         window = self.compressor.window(self.parameters)
         return -(-at_least // window) * window
 
@@ -65,7 +65,7 @@ class Subject:
 
 
 class Crew:
-    """The workers of one exchange; their state persists from step to step."""
+    """The workers of one exchange; their state is kept between steps."""
 
     def __init__(self, subject: Subject, layout: BucketLayout, workers: int, seed: int) -> None:
         self.layout = layout
@@ -78,8 +78,8 @@ class Crew:
         ]
 
     def bucket(self, gradient: Tensor) -> Bucket:
-        """The gradient with the method's other required data. Samples are dominated by noise: the
-        sum of (g_z / B)^2 is twice the squared mean."""
+        """Return a bucket with the gradient and the method's other required data: noise dominates
+        the samples, so that the sum of (g_z / B)^2 is twice the squared mean."""
         gradient = gradient.to(self._device)
         moment = 2 * gradient.square() if self.members[0].requires else None
         return Bucket(layout=self.layout, gradient=gradient, second_moment=moment)
@@ -91,7 +91,7 @@ class Crew:
     def step(
         self, gradients: Sequence[Tensor], step: int, observer: Observer | None = None
     ) -> list[Tensor]:
-        """The workers' updates; each computes for itself, as on a cluster."""
+        """Return the workers' updates; each computes by itself, as on a cluster."""
         with torch.no_grad():
             updates = lockstep(self.exchanges(gradients, step), observer, share=False)
         return [update.cpu() for update in updates]
@@ -99,7 +99,7 @@ class Crew:
     def heard(
         self, gradients: Sequence[Tensor], step: int, *, share: bool | Literal["checked"] = False
     ) -> tuple[list[Tensor], list[list[Heard]]]:
-        """The updates, and copies of requests and replies, by worker."""
+        """Return the updates, and per worker copies of its requests and replies."""
         logs: list[list[Heard]] = [[] for _ in self.members]
         pairs = zip(self.exchanges(gradients, step), logs, strict=True)
         with torch.no_grad():
@@ -109,14 +109,14 @@ class Crew:
     def updates(
         self, steps: int, given: Sequence[Tensor] | None = None, observer: Observer | None = None
     ) -> Iterator[tuple[int, list[Tensor]]]:
-        """Each of the first settled steps and its updates; gradients are drawn or `given`."""
+        """Yield the first settled steps and their updates, for drawn or `given` gradients."""
         for t in range(self._first, self._first + steps):
             drawn = given or gradients(self.layout.numel, len(self.members), t)
             yield t, self.step(drawn, t, observer)
 
 
 def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> Subject:
-    """The compressor by class, registered name or `package.module:Class`."""
+    """Return the subject for a class, a registered name or `package.module:Class`."""
     if isinstance(compressor, str):
         name, cls = compressor, compressor_class(compressor)
     else:
@@ -126,12 +126,12 @@ def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> 
 
 
 def normal(n: int, seed: int, scale: float = 0.1) -> Tensor:
-    """Gaussian float32 `[n]`, from a generator of its own."""
+    """Draw Gaussian float32 `[n]` from a separate generator."""
     return scale * torch.randn(n, generator=torch.Generator().manual_seed(seed))
 
 
 def gradients(n: int, workers: int, step: int) -> list[Tensor]:
-    """A gradient for each worker, different at each step."""
+    """Draw a gradient for each worker, different in each step."""
     return [normal(n, 1000 * step + rank) for rank in range(workers)]
 
 
@@ -143,7 +143,7 @@ class Heard:
 
 
 def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
-    """Pass an exchange on; record its requests and replies."""
+    """Run an exchange and record its requests and replies."""
 
     def noting(request: Request) -> Generator[Request, Any, Any]:
         sent = [tensor.clone() for tensor in tensors_sent(request)]
@@ -158,8 +158,8 @@ def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
 
 @contextmanager
 def unchanged_global_generators() -> Iterator[None]:
-    """Fail when torch's, numpy's or Python's global random state is used or set inside. They are
-    moved on first, so that setting the same seed again is noticed, and restored after."""
+    """Fail if torch's, numpy's or Python's global random state is used or set inside. The states
+    are advanced first, so that setting the same seed again is noticed, and restored afterwards."""
     import random
 
     import numpy as np

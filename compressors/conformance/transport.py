@@ -1,4 +1,4 @@
-"""Checks that nothing but payloads passes between workers, and that damaged ones are refused."""
+"""Checks that only payloads pass between workers, and that damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Tamper = Callable[["Tensor"], "Tensor"]
 
 
 def only_what_travelled_is_used(subject: Subject) -> None:
-    """The last worker, rerun in a new object with copies of its replies, asks for and applies the
-    same. (Not the first, whose object also holds a parameter server's state.)"""
+    """The last worker, rerun in a new object with copies of its replies, sends and applies the
+    same. (The first worker's object also holds a parameter server's state.)"""
     crew = subject.crew(workers=3)
     heard = [crew.heard(gradients(N, 3, t), subject.first + t, share=True) for t in range(STEPS)]
-    disturbing = subject.crew(workers=3)  # of what workers share beside collectives
+    disturbing = subject.crew(workers=3)  # disturbs whatever workers share besides collectives
     for t in range(STEPS):
         disturbing.step(gradients(N, 3, 300 + t), subject.first + t)
     alone = subject.crew(workers=3)
@@ -35,7 +35,7 @@ def only_what_travelled_is_used(subject: Subject) -> None:
 
 
 def payloads_are_bytes(subject: Subject) -> None:
-    """Gathered, pushed and merged payloads are uint8 `[n]`, and receivers leave them so."""
+    """Gathered, pushed and merged payloads are uint8 `[n]`, and receivers do not change them."""
     crew = subject.crew()
     for t in range(STEPS):
         _, logs = crew.heard(gradients(N, 2, t), subject.first + t)
@@ -45,19 +45,19 @@ def payloads_are_bytes(subject: Subject) -> None:
 
 
 def _payloads(log: list[Heard]) -> list[Tensor]:
-    """Tensors that a worker sent, but for those of all-reduces."""
+    """Return the tensors that a worker sent, except in all-reduces."""
     return [sent for heard in log if heard.kind is not requests.AllReduce for sent in heard.sent]
 
 
 def damaged_payloads_are_refused(subject: Subject) -> None:
-    """A cut, lengthened, empty or altered message is an `InputError`, not another tensor."""
+    """A cut, lengthened, emptied or altered message raises `InputError`."""
     for name, tamper in _TAMPERS.items():
         for phase_step in _one_of_each_phase(subject):
             _expect_refusal(subject, name, tamper, phase_step)
 
 
 def payloads_of_another_tensor_are_refused(subject: Subject) -> None:
-    """A message of a bucket with other tensors."""
+    """A message of a bucket with other tensors raises `InputError`."""
     other = [(9, 5), (3,)]
     for step in _one_of_each_phase(subject):
         crew = subject.crew(other)
@@ -94,7 +94,7 @@ _TAMPERS: dict[str, Tamper] = {
 
 
 def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> None:
-    """Give worker 0 worker 1's (or the server's) payload after `tamper`, at `step`."""
+    """Give worker 0 the payload of worker 1 (or the server) after `tamper`, at `step`."""
     *_, (_, expected) = subject.crew().updates(step + 1 - subject.first)
     faulty = subject.crew()
     list(faulty.updates(step - subject.first))
@@ -108,7 +108,7 @@ def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> No
         if title not in str(error):
             raise AssertionError(f"the error does not name {title!r}: {error}") from error
         return
-    if touched:  # what was changed may have been of no consequence: a length, say
+    if touched:  # the change may have had no effect, e.g. on a length
         given = updates[0].cpu()
         assert torch.equal(given, expected[0]), f"a payload {how} gave another update"
 
@@ -135,7 +135,7 @@ def _tampered(
 
 
 def _one_of_each_phase(subject: Subject) -> list[int]:
-    """A step of each phase within the first few."""
+    """Return a step of each phase among the first few."""
     cls, parameters = subject.compressor, subject.parameters
     found: dict[str, int] = {}
     for step in range(subject.first, subject.first + max(STEPS, cls.window(parameters))):

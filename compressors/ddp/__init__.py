@@ -1,1 +1,1 @@
-"""A compressor as communication hook of PyTorch's DistributedDataParallel."""
+"""A compressor as a communication hook of PyTorch's DistributedDataParallel."""

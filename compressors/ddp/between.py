@@ -1,10 +1,10 @@
 """A method's collectives between nodes or racks: `gcsim.ddp_hook(..., between="nodes")`.
 
-A node's ranks sum their gradients uncompressed, over NVLink where there is one, and are one worker
-of the method: all hold the same mean and the same state, so that all encode the same payload. The
-first rank of each node exchanges it with the other nodes' and hands the reply to its own; all
-decode it. The network carries one payload per node in the place of one per GPU. A rack's, or a
-site's, ranks do the same with `between="racks"`, and one payload per rack crosses its uplinks.
+A node's ranks sum their gradients uncompressed, over NVLink if available, and together are one
+worker of the method: all have the same mean and state, so all encode the same payload. The node's
+first rank exchanges it with those of other nodes and passes the reply to the ranks of its node; all
+decode it. The network carries one payload per node instead of one per GPU. With `between="racks"`
+the ranks of a rack or site do the same, and one payload per rack crosses its uplinks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcsim.errors import InputError
 
 
 class PartCollectives:
-    """One rank's collectives inside its node or rack, and between these."""
+    """One rank's collectives within its node or rack, and between nodes or racks."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class PartCollectives:
         new_group: Callable[[Sequence[int]], Any],
         device: torch.device | None,
     ) -> None:
-        """`everyone`: all ranks, counted part by part, `ranks` each; `new_group` makes a group of
-        some of them, and all ranks call it. Raises `InputError` where parts differ in size."""
+        """Group the ranks of `everyone`, `ranks` consecutive ones per part; `new_group` creates a
+        group, and all ranks call it. Raises `InputError` if parts would differ in size."""
         if everyone.count % ranks:
             message = f"{everyone.count} ranks are no whole nodes or racks of {ranks}"
             hint = "start as many ranks on each, or leave between out"
@@ -51,13 +51,13 @@ class PartCollectives:
         self._between = None if everyone.rank % ranks else Collectives(firsts, device)
 
     def mean(self, gradient: Tensor) -> Tensor:
-        """Mean of the part's gradients, the same bits on all of its ranks."""
+        """Return the mean of the part's gradients, with the same bits on all of its ranks."""
         total = requests.AllReduce(tensor=gradient / self._inside.count)
         found: Tensor = self._inside.execute(total)
         return found
 
     def execute(self, request: requests.Request) -> Any:
-        """The reply to one request of all parts."""
+        """Return the reply to a request that all parts make."""
         if isinstance(request, requests.PushPull):
             gather = requests.AllGather(payload=request.payload, variable=request.variable)
             return request.server(self.execute(gather))
@@ -77,8 +77,8 @@ class PartCollectives:
     def _handed(
         self, reply: Sequence[Tensor] | None, sizes: list[int] | None, count: int, like: Tensor
     ) -> list[Tensor]:
-        """Bytes of the first rank's `count` tensors, on `like`'s device; `sizes` of them, where all
-        ranks know these, so that nobody waits for them."""
+        """Return `count` tensors of the first rank as bytes, on `like`'s device; `sizes` are their
+        bytes if all ranks know them, so that nobody waits."""
         if sizes is None:
             lengths = torch.zeros(count, dtype=torch.int64)
             if reply is not None:

@@ -1,4 +1,4 @@
-"""The requests of a compressor, carried out between processes over a Gloo or NCCL group.
+"""A compressor's collectives between processes, over a Gloo or NCCL process group.
 
 | request     | carried out by                                                                  |
 |-------------|---------------------------------------------------------------------------------|
@@ -10,13 +10,13 @@
 | `AllToAll`  | the library's; `variable`: lengths first                                         |
 | `TreeMerge` | the binomial tree of `requests.TreeMerge`, there and back                        |
 
-Where a request leaves lengths open, 8 bytes travel ahead, for a variable all-gather in a gather of
-its own (`AllGather.lengths`). Gloo carries host memory, NCCL a GPU's; other tensors are copied
-there and back: lengths, which the host needs, and over Gloo a GPU's payloads. NCCL's calls only
-queue work behind the current stream's.
+If lengths are not known, 8 bytes are sent first; for a variable all-gather in a separate gather
+(`AllGather.lengths`). Gloo works on host memory, NCCL on a GPU's; other tensors are copied there
+and back: lengths, which the host needs, and with Gloo a GPU's payloads. NCCL's calls only queue
+work on the current stream.
 
-Only one thread may use the group: collectives are matched in order. Ranks that ask for different
-collectives, or sums of different length or type, would wait until the group's timeout, or Gloo
+Only one thread may use the group, as collectives are matched in order. If ranks requested different
+collectives, or sums of different length or type, they would wait until the group's timeout, or Gloo
 would abort the process; `require_alike` compares their requests.
 """
 
@@ -32,16 +32,16 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
 
 _LONGEST = 120
-"""Bytes of a request's text that ranks compare."""
+"""Bytes of the text by which ranks compare requests."""
 _LENGTH = 8
 _MOST_PADDED = 2
-"""Most length of padded blocks, in lengths of the payloads."""
+"""Longest padding that is accepted: padded bytes per byte of payload."""
 _ALIGNED = 16
-"""Bytes: NCCL copies words of this length, and decoders read their numbers where they lie."""
+"""Alignment in bytes: NCCL copies words of this size, and decoders read numbers in place."""
 
 
 class Collectives:
-    """One rank's collectives over a process group: Gloo's, or NCCL's on `device`."""
+    """One rank's collectives over a process group: Gloo, or NCCL on `device`."""
 
     def __init__(self, group: Any, device: torch.device | None = None) -> None:
         import torch.distributed as dist
@@ -55,8 +55,8 @@ class Collectives:
         self._global = dist.get_process_group_ranks(group)
 
     def execute(self, request: requests.Request) -> Any:
-        """The reply to one request of all ranks. Raises `torch.distributed`'s errors when a rank is
-        gone, and `RefusedRequestError` when payloads do not fit together."""
+        """Return the reply to a request that all ranks make. Raises `torch.distributed`'s errors if
+        a rank is gone, and `RefusedRequestError` if payloads do not fit together."""
         if isinstance(request, requests.AllReduce):
             return self._all_reduce(request.tensor, request.op)
         if isinstance(request, requests.AllToAll):
@@ -68,8 +68,8 @@ class Collectives:
         return self._gathered(request)
 
     def begin_maximum(self, number: Tensor) -> Callable[[], Tensor]:
-        """Begin to find the maximum of all ranks' int64 `[1]`, perhaps on a device and in place;
-        the returned function has the current stream wait for it. Other collectives may run in
+        """Start computing the maximum of all ranks' int64 `[1]`, possibly on a device and in place;
+        the returned function makes the current stream wait for it. Other collectives may run in
         between."""
         if self.count == 1:
             return lambda: number
@@ -84,7 +84,7 @@ class Collectives:
         return ended
 
     def require_alike(self, bucket: int, request: requests.Request | None) -> None:
-        """Raise `RefusedRequestError` on all ranks where requests differ; None ends an exchange."""
+        """Raise `RefusedRequestError` on all ranks if requests differ; None ends an exchange."""
         own = f"bucket {bucket}, {_text(request)}".encode()[:_LONGEST].ljust(_LONGEST)
         gathered = self._gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
         texts = [bytes(text.tolist()).decode().rstrip() for text in gathered]
@@ -114,7 +114,7 @@ class Collectives:
         return flat.to(tensor.device)
 
     def _reduce_around_ring(self, tensor: Tensor, op: requests.Operation) -> None:
-        """Sum chunks down the ranks, then pass the sums on."""
+        """Reduce-scatter chunks down the ranks, then all-gather the sums."""
         chunks = list(torch.tensor_split(tensor.view(-1), self.count))
         below, above = (self.rank - 1) % self.count, (self.rank + 1) % self.count
         for step in range(2 * (self.count - 1)):
@@ -150,7 +150,7 @@ class Collectives:
         return list(received.to(payload.device).view(self.count, length))
 
     def _lengths(self, request: requests.AllGather | requests.PushPull) -> list[int]:
-        """Bytes of each rank's payload, from the request or exchanged now; the host waits once."""
+        """Return each rank's payload bytes, from the request or exchanged now with one wait."""
         told: Any = request.lengths if isinstance(request, requests.AllGather) else ()
         packed = len(told) > 1
         if not told:
@@ -161,7 +161,7 @@ class Collectives:
         return [sum(column) + packed * _LENGTH * len(parts) for column in zip(*parts, strict=True)]
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Whole payloads of different lengths: on the host around the ring, else by broadcasts."""
+        """Gather whole payloads of different lengths: on the host around a ring, else broadcast."""
         own = self._carried(payload)
         blocks = [own.new_empty(length) for length in lengths]
         blocks[self.rank] = own
@@ -175,7 +175,7 @@ class Collectives:
         return [block.to(payload.device) for block in blocks]
 
     def _gather_padded(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Payloads of different lengths, padded to the longest."""
+        """Gather payloads of different lengths, padded to the longest."""
         longest = max(lengths)
         row = payload.new_zeros(longest + -longest % _ALIGNED)
         row[: payload.numel()] = payload
@@ -225,8 +225,8 @@ class Collectives:
     # --- messages -----------------------------------------------------------------------------
 
     def _carried(self, tensor: Tensor) -> Tensor:
-        """The tensor contiguous in memory that the library carries; itself where it is so. Nobody
-        waits for a device to which it goes."""
+        """Return the tensor, contiguous, in memory that the library can send; itself if it is so.
+        Does not wait for a device."""
         if tensor.device.type == "cpu" != self._where.type:
             return tensor.contiguous().pin_memory().to(self._where, non_blocking=True)
         return tensor.contiguous().to(self._where)
@@ -260,7 +260,7 @@ class Collectives:
 
 
 def _text(request: requests.Request | None) -> str:
-    """Facts of a request that are equal on all ranks."""
+    """Describe a request by facts that are equal on all ranks."""
     if request is None:
         return "nothing more"
     kind = type(request).__name__

@@ -1,13 +1,13 @@
-"""A compressor as communication hook of PyTorch's `DistributedDataParallel`.
+"""A compressor as a communication hook of PyTorch's `DistributedDataParallel`.
 
     model = DistributedDataParallel(net)
     gcsim.ddp_hook("topk", ratio=0.01).register(model)      # on every rank, before training
 
-Drives the same `exchange` as the simulation: given the same gradients, updates equal those of
+The hook runs the same `exchange` as the simulation: with the same gradients, updates equal those of
 `lockstep` with `in_gloo_ring_order` bit for bit.
 
-- **Order.** One thread a rank exchanges the buckets in the order in which DDP hands them over (the
-  same on all ranks), during the backward pass, over a process group of its own, so that no other
+- **Order.** One thread per rank exchanges the buckets in the order in which DDP passes them (the
+  same on all ranks), during the backward pass, over a separate process group, so that no other
   collective comes in between. (PyTorch's PowerSGD hook issues collectives from callbacks, whose
   order may differ between ranks: on Gloo with several buckets it may hang.) The group has the
   model's timeout, and in the first steps ranks compare their requests.
@@ -15,17 +15,17 @@ Drives the same `exchange` as the simulation: given the same gradients, updates 
   iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms its
   buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor of
   its own, as in stage 1 of a simulation.
-- **Overflow.** Where any rank's gradient is not finite, the iteration counts for no bucket on any
+- **Overflow.** If any rank's gradient is not finite, the iteration counts for no bucket on any
   rank: memory and step stay as they were (`steps.py`). DDP then gets infinity, for a `GradScaler`
   to skip the optimiser's step, or an error. So updates are handed over together, at the end of the
   backward pass, where DDP begins to wait for them.
 - **Update.** `exchange`'s result replaces the mean gradient; DDP divides nothing. Parameters that
   this rank did not use count as zeros, as in DDP.
-- **Memory.** Compressors work on the gradients' device. On a GPU they have a stream of their own,
-  behind the event at which DDP's bucket is complete and beside the backward pass; payloads travel
-  over NCCL where the model's group does, else through host memory over Gloo. DDP's stream waits for
-  the future. The host waits once per step, to know that it counts, and where a method or a
-  collective must know a length.
+- **Memory.** Compressors work on the gradients' device. On a GPU they use a separate stream, which
+  waits for DDP's bucket to be complete and runs parallel to the backward pass; payloads are sent
+  over NCCL if the model's group uses it, else via host memory over Gloo. DDP's stream waits for
+  the future. The host waits once per step, to know whether it counts, and if a method or a
+  collective needs a length.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 _NOTHING = CompressorParameters()
 COMPARED = 3
-"""First steps of the compressor in which ranks compare what they ask for."""
+"""First steps of the compressor in which ranks compare their requests."""
 
 
 def ddp_hook(
@@ -93,29 +93,29 @@ def ddp_hook(
     ranks_per_rack: int | None = None,
     **parameters: Any,
 ) -> DdpHook:
-    """A compressor as DDP communication hook; `register` it on the model on every rank.
+    """Create a DDP communication hook; `register` it on the model on every rank.
 
     Parameters
     ----------
     compressor : a registered name, `package.module:Class`, a class, or a scenario's entry
         (`{"kind": "topk", "ratio": 0.01}`)
-    seed : of the compressor's random numbers; equal on all ranks
+    seed : for the compressor's random numbers; equal on all ranks
     process_group : a Gloo or NCCL group of the model's ranks, not used elsewhere meanwhile; by
-        default a new one: NCCL where the model's own group is, else Gloo
-    check_finite : raise an error on all ranks where any gradient holds NaN or infinity; False: give
+        default a new one: NCCL if the model's own group is NCCL, else Gloo
+    check_finite : raise an error on all ranks if any gradient has NaN or infinity; False: give
         DDP infinity on all ranks, for a loop that checks its gradients
     scaler : the loop's `torch.amp.GradScaler`: methods see unscaled gradients, and overflows are
         infinity on all ranks, so that it skips the optimiser's step
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
-    training_steps : iterations of the training, where `dense_steps` is a share of them
+    training_steps : iterations of the training, if `dense_steps` is a share of them
     between : nodes, racks: ranks of each sum their gradients uncompressed, and the nodes or racks
         exchange the sums (`between.py`)
-    devices_per_node : ranks of each node, for that; by default torchrun's `LOCAL_WORLD_SIZE`
-    ranks_per_rack : ranks of each rack or site, for that
-    parameters : the compressor's, and options of any (`dense_steps`, `payload`, `dense_tensors`)
+    devices_per_node : ranks per node, for `between`; by default torchrun's `LOCAL_WORLD_SIZE`
+    ranks_per_rack : ranks per rack or site, for `between`
+    parameters : the compressor's, and options (`dense_steps`, `payload`, `dense_tensors`)
 
-    Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
+    Raises `InputError` for an unknown compressor or parameter, and for a method that DDP cannot
     carry: one whose replicas differ, or that needs second moments of the samples' gradients.
     """
     given = dict(parameters)
@@ -159,14 +159,14 @@ class _Method(NamedTuple):
 
 
 class _Setup(NamedTuple):
-    """Arguments of a hook that its copies share."""
+    """Arguments that copies of a hook share."""
 
     method: _Method
     others: Mapping[int, _Method]
     seed: int
     check_finite: bool
     ranks: int
-    """Ranks of a node or rack that are one worker of the method."""
+    """Ranks per node or rack, which together are one worker of the method."""
 
 
 def _method(
@@ -185,48 +185,48 @@ def _method(
 
 
 class DdpHook:
-    """One rank's compressors of one model, and the thread that exchanges the buckets."""
+    """One rank's compressors for one model, and the thread that exchanges the buckets."""
 
     def __init__(self, setup: _Setup, *, process_group: Any = None, scaler: Any = None) -> None:
         self._setup = setup
         self._method, self._others, self._seed, self._check_finite, self._ranks = setup
         self.kind, self.parameters = self._method.kind, self._method.checked.parameters
         self.step = 0
-        """Step of the compressor in the last exchanged iteration; negative before it begins."""
+        """Step of the compressor in the last exchanged iteration; negative before it starts."""
         self.loss: float | None = None
-        """The rank's loss, for methods that use it: set it before each `backward()`."""
+        """The rank's loss, for methods that need it: set it before each `backward()`."""
         self.layouts: dict[int, BucketLayout] = {}
-        """Layouts by number of the bucket, as DDP handed it over last."""
+        """Layouts by bucket number, as DDP last handed them over."""
         self.scaler = scaler
-        """The loop's `GradScaler`; may be set before `register`."""
+        """The training loop's `GradScaler`; may be set before `register`."""
         self._group = process_group
         self._collectives: Collectives | PartCollectives
         self._device: torch.device
         self._beside: Beside
         self._now: Clock
         self._members: Members = {}
-        """Used by the thread alone, and between iterations."""
+        """Used only by the thread, and between iterations."""
         self._current: Step
         self._forming = 0
-        """Iterations until DDP's buckets stay as they are."""
+        """Iterations until DDP's buckets are final."""
         self._waiting: Mapping[str, Any] | None = None
-        """A loaded state for `register`."""
+        """A loaded state, for `register`."""
         self._slices: dict[int, saved.Trained] = {}
-        """Trained parameters by identity."""
+        """Trained parameters, by `id`."""
         self._known: dict[tuple[int, ...], BucketLayout] = {}
-        """Layouts by bucket and parameters' identities, so that their `facts` serve all steps."""
+        """Layouts by bucket and ids of parameters, so that all steps share their `facts`."""
         self._sums: dict[int, Sums] = {}
-        """Sums over the compressed steps, by number of the bucket."""
+        """Sums over the compressed steps, by bucket number."""
         self._starts = array("d")
-        """Instants at which the first bucket of each step was handed over, in seconds."""
+        """Times at which the first bucket of each step was handed over, in seconds."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
 
     def register(self, model: Any) -> DdpHook:
         """Register the hook on `model` (a `DistributedDataParallel`) and return it. Call it on
-        every rank, before training. Raises `InputError`, on all ranks, when compressor, parameters,
-        seed or model differ between them, or the model is no DDP model, has a hook already, or
-        parameters beyond float32, float16 and bfloat16."""
+        every rank, before training. Raises `InputError`, on all ranks, if compressor, parameters,
+        seed or model differ between them, or the model is not a DDP model, already has a hook, or
+        has parameters other than float32, float16 and bfloat16."""
         from torch.nn.parallel import DistributedDataParallel
 
         if not isinstance(model, DistributedDataParallel):
@@ -235,7 +235,7 @@ class DdpHook:
                 place="model",
                 hint="wrap the network in one, and register the hook on that",
             )
-        hooks = [hook for _, hook in model._comm_hooks]  # of a copied model: not called any more
+        hooks = [hook for _, hook in model._comm_hooks]  # of a copied model: no longer called
         if self._slices or not all(isinstance(h, DdpHook) and not h._slices for h in hooks):
             message = "the hook serves a model already" if self._slices else "it has a hook already"
             raise InputError(message, place="model", hint="one hook for one model")
@@ -279,8 +279,8 @@ class DdpHook:
         return self
 
     def measured(self) -> Measured:
-        """Bytes that this rank sent, and their times, in the compressed steps so far. Call it
-        between iterations. Raises `InputError` when there was none."""
+        """Return the bytes that this rank sent, and their times, in the compressed steps so far.
+        Call it between iterations. Raises `InputError` if there were none."""
         if not self._sums:
             hint = "the first iterations are exchanged uncompressed: train for some more"
             raise InputError("no step was compressed", place="model", hint=hint)
@@ -301,8 +301,8 @@ class DdpHook:
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state after the last exchanged iteration: a dict of tensors, numbers
-        and text, which `torch.load(..., weights_only=True)` reads. Call it between iterations, and
-        save it on every rank. Raises `InputError` where a compressor holds anything else."""
+        and text for `torch.load(..., weights_only=True)`. Call it between iterations, and save it
+        on every rank. Raises `InputError` if a compressor's state contains anything else."""
         if self._waiting is not None:
             return dict(self._waiting)
         if not self._slices:
@@ -312,9 +312,9 @@ class DdpHook:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from this rank's `state_dict`, to the same bits. Call it on every rank, before
-        or after `register`, between iterations. Raises `InputError`, then or in `register`, for a
-        state of another method or model, or, unless steps stand alone, another rank or number of
-        ranks."""
+        or after `register`, between iterations. Raises `InputError`, now or in `register`, for a
+        state of another method or model or, unless steps are independent, of another rank or number
+        of ranks."""
         saved.require_method(state, self._facts())
         if self._slices:
             self._resume(state, self._slices.values())
@@ -322,7 +322,7 @@ class DdpHook:
             self._waiting = state
 
     def _resume(self, state: Mapping[str, Any], trained: Iterable[saved.Trained]) -> None:
-        """Continue from a state. Raises `InputError` on all ranks where one cannot."""
+        """Continue from a state. Raises `InputError` on all ranks if one of them cannot."""
         members: Members = {}
         fault: InputError | None = None
         methods = [each.checked for each in (self._method, *self._others.values())]
@@ -348,14 +348,14 @@ class DdpHook:
         self.step = state["step"] if members else -1 - self._forming
 
     def _facts(self) -> dict[str, Any]:
-        """Arguments that distinguish hooks, without state."""
+        """Return the arguments that distinguish hooks, without state."""
         others = {number: self._others[number].plain() for number in sorted(self._others)}
         found = {**self._method.plain(), "other_buckets": others, "seed": self._seed}
         return found if self._ranks == 1 else {**found, "devices_per_node": self._ranks}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Arguments and state of a copy or pickle, which serves no model and has no group."""
-        state = io.BytesIO()  # pickle itself does not know all dtypes
+        """Return arguments and state for a copy or pickle, which has no model and no group."""
+        state = io.BytesIO()  # pickle does not know all dtypes
         torch.save(self.state_dict() if self._slices else self._waiting, state)
         return {
             "setup": self._setup, "scaler": self.scaler, "loss": self.loss,
@@ -368,9 +368,9 @@ class DdpHook:
         self._waiting = torch.load(state, map_location="cpu", weights_only=True)
 
     def exchange(self, bucket: Any) -> Future:
-        """Exchange a `GradBucket` for DDP: the future update, in its buffer's dtype and shape. A
-        failure appears in `backward()`, where DDP waits for the update, as a `RuntimeError` that
-        quotes it; all later exchanges fail with it."""
+        """Exchange a `GradBucket` for DDP: return the future update, in its buffer's dtype and
+        shape. A failure appears in `backward()`, where DDP waits for the update, as a
+        `RuntimeError` that quotes it; all later exchanges then fail too."""
         buffer: Tensor = bucket.buffer()
         layout = self._layout(bucket)
         if layout.index == 0:
@@ -393,7 +393,7 @@ class DdpHook:
                     raise self._failure
                 with torch.no_grad(), self._beside.after(ready):
                     self._take(step, part, last=last)
-            except BaseException as error:  # else DDP would wait for ever
+            except BaseException as error:  # otherwise DDP would wait for ever
                 self._failure = error
                 step.end([error] * len(step.parts))
 
@@ -410,7 +410,7 @@ class DdpHook:
     # --- on the thread --------------------------------------------------------------------------
 
     def _take(self, step: Step, part: Part, *, last: bool) -> None:
-        """Exchange a bucket; with the last one, hand all updates to DDP."""
+        """Exchange a bucket; after the last one, hand all updates to DDP."""
         if self.scaler is not None and part is step.parts[0]:
             step.scale = _scale_of(self.scaler)
         gradient = step.unscale(part)
@@ -441,7 +441,7 @@ class DdpHook:
             step.end([torch.full_like(each.buffer, torch.inf) for each in step.parts])
 
     def _exchange(self, step: Step, layout: BucketLayout, gradient: Tensor) -> Tensor:
-        """The update of a bucket, which `step` may undo."""
+        """Return the update of a bucket, which `step` may undo."""
         if step.number >= 0:
             step.remember(self._members, layout.index)
         if isinstance(self._collectives, PartCollectives):
@@ -449,7 +449,7 @@ class DdpHook:
         bucket = Bucket(layout=layout, gradient=gradient, loss=step.loss)
         try:
             return self._update(bucket, step.number, step.checks)
-        except NotFiniteError as error:  # in host memory it is known at once
+        except NotFiniteError as error:  # raised at once in host memory
             step.shared_problem = error.problems[0]
             return gradient
 
@@ -504,7 +504,7 @@ class DdpHook:
 
     @property
     def _refuses(self) -> bool:
-        """Whether a value that is not finite is an error; else DDP gets infinity."""
+        """Whether a non-finite value is an error; otherwise DDP gets infinity."""
         scaled = self.scaler is not None and self.scaler.is_enabled()
         return self._check_finite and not scaled
 
@@ -514,31 +514,31 @@ class DdpHook:
 
 
 class _Named:
-    """The function that DDP calls for each bucket; DDP logs it by the name of the method."""
+    """The function that DDP calls for each bucket, and logs under the method's name."""
 
     def __init__(self, kind: str) -> None:
         self.__name__ = self.__qualname__ = f"gcsim.ddp_hook {kind}"
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]
-        return state.exchange(bucket)  # without annotations: DDP reads them, as objects
+        return state.exchange(bucket)  # without annotations, since DDP checks them as objects
 
 
 def _scale_of(scaler: Any) -> Tensor | float:
-    """The loss's scale, on its device; `get_scale` would wait for that."""
+    """Return the loss scale, on its device; `get_scale` would wait for the device."""
     scale = getattr(scaler, "_scale", None)
     return scale if isinstance(scale, torch.Tensor) else float(scaler.get_scale())
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """Run the thread's jobs, until it is given None."""
+    """Run the thread's jobs until one is None."""
     while (job := jobs.get()) is not None:
         job()
-        del job  # it holds the hook, which is to be freed with the model
+        del job  # it references the hook, which shall be freed with the model
 
 
 def _end(thread: threading.Thread, jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """End the thread when the hook is freed, or Python exits, since a thread that returns from
-    torch after that would abort the process. One that waits for a lost rank stays."""
+    """End the thread when the hook is freed or Python exits, since a thread that returned from
+    torch later would abort the process. A thread that waits for a lost rank is left."""
     jobs.put(None)
     if thread is not threading.current_thread():
         thread.join(timeout=5)

@@ -1,11 +1,11 @@
-"""Bytes and times of a deployed hook, by bucket, in the steps that it compressed.
+"""Measured bytes and times of a deployed hook, by bucket, in its compressed steps.
 
     hook.measured().write("measured.json")          # on one rank, when training has ended
     gcsim compare runs/my_scenario measured.json    # beside the prediction
 
-Times are of the exchanging thread's clock, on a GPU of events in its stream: a collective's time
-includes the wait for the slowest rank. They are means over the last `TIMED` steps of a bucket,
-bytes over all. Events are read when times are asked for, so that no step waits for one.
+Times are measured by the exchanging thread's clock, on a GPU by events in its stream; a
+collective's time includes waiting for the slowest rank. Times are means over a bucket's last
+`TIMED` steps, bytes over all. Events are read only when times are requested: no step waits.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _HINT = "DdpHook.measured().write(FILE) writes it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredBucket:
-    """Means over the steps of one bucket."""
+    """Means over the steps, for one bucket."""
 
     elements: Whole
     sent_bytes: Annotated[float, Limits(least=0)]
     """Bytes that this rank handed to its collectives."""
     computed_s: Annotated[float, Limits(least=0)]
-    """Seconds of encoding, decoding, and what a server does."""
+    """Seconds of encoding, decoding and a server's work."""
     exchanged_s: Annotated[float, Limits(least=0)]
 
 
@@ -53,13 +53,13 @@ class Measured:
     compressor: Text
     parameters: dict[str, object]
     other_buckets: dict[str, list[int]]
-    """Numbers of the buckets that other compressors exchanged, by compressor."""
+    """Bucket numbers exchanged by other compressors, by compressor."""
     workers: Count
     rank: Whole
     steps: Count
-    """Compressed steps."""
+    """Number of compressed steps."""
     iteration_s: Annotated[float, Limits(least=0)] | None
-    """Median seconds from the first bucket of a step to that of the next; None of one step."""
+    """Median seconds from the first bucket of a step to that of the next; None for one step."""
     buckets: Annotated[list[MeasuredBucket], Limits(least=1)]
 
     @property
@@ -83,12 +83,12 @@ _MEASURED = TypeAdapter(Measured)
 
 
 def read_measured(path: Path) -> Measured:
-    """Measurements that a hook has written; `InputError` with a fault's key, value and rule."""
+    """Read measurements of a hook; `InputError` names a fault's key, value and rule."""
     return _measured(read_object(path, str(path), "measurement of a hook", _HINT), path)
 
 
 def measured_in(path: Path) -> Measured | None:
-    """`read_measured`; None for the folder of a run or of its results."""
+    """Do `read_measured`; return None for the folder of a run or of its results."""
     if not path.is_file():
         return None
     body = read_object(path, str(path), "result", _HINT)
@@ -106,16 +106,16 @@ def _measured(body: dict[str, Any], path: Path) -> Measured:
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over the steps of one bucket; written by the exchanging thread."""
+    """Sums over the steps of one bucket, written by the exchanging thread."""
 
     elements: int = 0
     steps: int = 0
     sent_bytes: int = 0
     instants: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=TIMED))
-    """A list a step: its begin, begin and end of each collective, its end."""
+    """One list per step: its start, start and end of each collective, its end."""
 
     def mean(self) -> MeasuredBucket:
-        """Means of a step; waits for the device."""
+        """Return the means over steps; waits for the device."""
         whole = sum(each[-1] - each[0] for each in self.instants)
         exchanged = sum(
             end - begin
@@ -132,5 +132,5 @@ class Sums:
 
 
 def median_gap(starts: array[float]) -> float | None:
-    """Median gap between instants; None for fewer than two."""
+    """Return the median gap between instants; None for fewer than two."""
     return statistics.median(b - a for a, b in pairwise(starts)) if len(starts) > 1 else None

@@ -1,8 +1,8 @@
-"""Requirements of a hook on method and model, and the process group that serves it.
+"""Requirements of a hook on method and model, and the process group that it uses.
 
-A new process group's timeout is 30 minutes (NCCL 10), whatever `init_process_group` was given; the
-hook's group gets the model's instead. Before `register`'s first collective each rank leaves a note
-in the job's store and waits for the others', so that ranks can name a missing one.
+A new process group has a timeout of 30 minutes (NCCL: 10), whatever `init_process_group` was given;
+the hook's group gets the model's. Before `register`'s first collective each rank sets a key in the
+job's store and waits for the others', so that it can name missing ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gcsim.errors import InputError, Problem
 
 
 def require_ddp_support(kind: str, cls: type[Compressor], parameters: CompressorParameters) -> None:
-    """Raise `InputError` for a method whose replicas differ, or whose data a hook lacks."""
+    """Raise `InputError` for a method whose replicas differ or that needs data a hook lacks."""
     if cls.properties(parameters).replicas != "identical":
         raise InputError(
             "workers hold different models between synchronisations, "
@@ -36,10 +36,10 @@ def require_ddp_support(kind: str, cls: type[Compressor], parameters: Compressor
 
 
 def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
-    """A group of the ranks that `model` exchanges gradients with, `given` or new, and whether it
-    carries tensors of `device` (NCCL's does; Gloo's carries host memory). A new one is NCCL's where
-    gradients lie on a GPU and the model's own group is NCCL's, with the model's timeout. All ranks
-    must call it. Raises `InputError` for other ranks or backends, or late ranks."""
+    """Return a group of the ranks that `model` exchanges gradients with, `given` or new, and
+    whether it sends tensors of `device` (NCCL does; Gloo sends host memory). A new group is NCCL if
+    gradients are on a GPU and the model's own group is NCCL; it has the model's timeout. All ranks
+    must call this. Raises `InputError` for other ranks or backends, or late ranks."""
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(model.process_group)
@@ -65,14 +65,14 @@ def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
 
 
 def group_of(model: Any, device: torch.device, ranks: Sequence[int]) -> Any:
-    """A new group of some of the model's ranks, NCCL's where its own is, with its timeout; None on
-    the others, which call it, too."""
+    """Create a group of some of the model's ranks, with the backend and timeout of the model's
+    group; all ranks call this, and it returns None on the others."""
     import torch.distributed as dist
 
     everyone = dist.get_process_group_ranks(model.process_group)
     backend = _backend(model.process_group, device)
-    # Without the others' help torch names a group by the number of groups that a rank is in: only
-    # where it must be, since that may differ between ranks.
+    # Without the others' help torch names a group by the number of groups of a rank, which may
+    # differ between ranks; so do this only if it must be.
     alone = len(everyone) < dist.get_world_size()
     if alone and dist.get_rank() not in ranks:
         return None
@@ -85,17 +85,17 @@ def group_of(model: Any, device: torch.device, ranks: Sequence[int]) -> Any:
 
 
 def timeout_of(group: Any, device: torch.device) -> timedelta | None:
-    """Timeout of a group's collectives on a device; None where its backend does not say."""
+    """Return the timeout of a group's collectives on a device, if its backend tells."""
     try:
         backend = group._get_backend(device)
-    except RuntimeError:  # it has none for the device
+    except RuntimeError:  # no backend for the device
         return None
     found = getattr(getattr(backend, "options", None), "_timeout", None)
     return found if isinstance(found, timedelta) else None
 
 
 def await_ranks(ranks: Sequence[int], timeout: timedelta | None) -> None:
-    """Wait until all these ranks have called as often; `InputError` names late ones."""
+    """Wait until all these ranks have called this as often; `InputError` names late ranks."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 
@@ -118,13 +118,13 @@ def await_ranks(ranks: Sequence[int], timeout: timedelta | None) -> None:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 2" or "ranks 1, 2"."""
+    """Return "rank 2" or "ranks 1, 2"."""
     word = "rank" if len(ranks) == 1 else "ranks"
     return f"{word} {', '.join(str(rank) for rank in ranks)}"
 
 
 def _backend(group: Any, device: torch.device) -> str:
-    """The library that carries tensors of a device ("cpu:gloo,cuda:nccl"); "none" for none."""
+    """Return the backend for tensors of a device ("cpu:gloo,cuda:nccl"); "none" without one."""
     import torch.distributed as dist
 
     pairs = (pair.partition(":") for pair in dist.get_backend_config(group).split(","))
@@ -132,7 +132,7 @@ def _backend(group: Any, device: torch.device) -> str:
 
 
 def agree(group: Any, facts: Mapping[str, Any]) -> None:
-    """Raise `InputError` on all ranks of `group` when a fact differs from rank 0's on one."""
+    """Raise `InputError` on all ranks of `group` if a fact on any rank differs from rank 0's."""
     import torch.distributed as dist
 
     everybody: list[Any] = [None] * dist.get_world_size(group)
@@ -153,7 +153,7 @@ def agree(group: Any, facts: Mapping[str, Any]) -> None:
 
 
 def require_float32(trained: Iterable[tuple[str, nn.Parameter]]) -> None:
-    """Raise `InputError` that names the parameters whose gradients float32 cannot hold."""
+    """Raise `InputError` naming the parameters whose gradients do not fit float32."""
     fitting = (torch.float32, torch.float16, torch.bfloat16)
     problems = [
         Problem(
@@ -169,7 +169,7 @@ def require_float32(trained: Iterable[tuple[str, nn.Parameter]]) -> None:
 
 
 def one_device(trained: Iterable[tuple[str, nn.Parameter]]) -> torch.device:
-    """Device of all parameters. Raises `InputError` where there are several."""
+    """Return the device of all parameters. Raises `InputError` if there are several."""
     where: dict[torch.device, str] = {}
     for name, parameter in trained:
         where.setdefault(parameter.device, name)
@@ -182,7 +182,7 @@ def one_device(trained: Iterable[tuple[str, nn.Parameter]]) -> torch.device:
 
 
 def require_dense(buffer: Tensor) -> None:
-    """Raise `InputError` where a bucket holds a sparse gradient."""
+    """Raise `InputError` if a bucket has a sparse gradient."""
     if buffer.is_sparse:
         message = "sparse gradients are not compressed"
         raise InputError(message, place="model", hint="make embeddings with sparse=False")

@@ -1,13 +1,13 @@
-"""The state of a deployed method on one rank, as `torch.save` and `weights_only=True` take it.
+"""The state of a deployed method on one rank, in a form for `torch.save` and `weights_only=True`.
 
     {"schema": 2, "compressor": "topk", "parameters": {...}, "other_buckets": {}, "seed": 0,
      "rank": 0, "workers": 4, "step": 8,
      "buckets": {0: {"slices": [[name, shape, offset, index], ...],
                      "tensors": {"0": tensor, ...}, "on_device": ["0"], "state": [...]}, ...}}
 
-`state` places the tensors (`compressors/state.py`). Random numbers are keyed by seed, step and
-rank, and have no state. A state serves its rank among as many ranks; where every step of a method
-stands alone, any rank.
+`state` refers to the tensors (`compressors/state.py`). Random numbers are keyed by seed, step and
+rank, and have no state. A state is valid for its rank and number of ranks; if the steps of a method
+are independent, for any rank.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gcsim.errors import InputError, Problem
 
 SCHEMA = 2
 Trained = tuple[str, int, tuple[int, ...]]
-"""Name of a parameter, its number among those that are trained, and its shape."""
+"""Name of a parameter, its index among the trained ones, and its shape."""
 _FIXED = ("worker", "parameters")
-"""Attributes of a compressor outside its state."""
+"""Attributes of a compressor that are not part of its state."""
 _KEYS = {"rank", "workers", "step", "buckets"}
 _WRITER = "DdpHook.state_dict() returns it"
 
@@ -35,8 +35,8 @@ _WRITER = "DdpHook.state_dict() returns it"
 def state_of(
     facts: Mapping[str, Any], worker: Worker, step: int, members: Members
 ) -> dict[str, Any]:
-    """The state after iteration `step` of the method in `facts`. Raises `InputError` for a
-    compressor that holds anything but tensors, numbers and text."""
+    """Return the state after iteration `step` of the method in `facts`. Raises `InputError` for a
+    compressor that stores anything but tensors, numbers and text."""
     buckets = {}
     for number, (layout, member) in sorted(members.items()):
         try:
@@ -58,7 +58,7 @@ def state_of(
 
 
 def require_method(state: Any, facts: Mapping[str, Any]) -> None:
-    """Raise `InputError` unless `state` is of the method in `facts`."""
+    """Raise `InputError` unless `state` belongs to the method in `facts`."""
     if not isinstance(state, Mapping) or state.get("schema") != SCHEMA or not state.keys() >= _KEYS:
         message = f"is not a hook's state of schema {SCHEMA}"
         raise InputError(message, place="state", hint=_WRITER)
@@ -89,7 +89,7 @@ def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -
 
 @contextmanager
 def whole() -> Iterator[None]:
-    """Turn errors from an altered state into an `InputError`."""
+    """Turn errors caused by an altered state into an `InputError`."""
     try:
         yield
     except (CannotBeKeptError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -98,7 +98,7 @@ def whole() -> Iterator[None]:
 
 
 def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[BucketLayout]:
-    """The buckets of a state. Raises `InputError` where these parameters are another model's."""
+    """Return the buckets of a state. Raises `InputError` if its model differs from `trained`."""
     layouts = []
     for number, bucket in state["buckets"].items():
         slices = (
@@ -117,7 +117,7 @@ def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[Buc
 def recall(
     member: Compressor, state: Mapping[str, Any], layout: BucketLayout, device: torch.device
 ) -> None:
-    """Set a bucket's fresh member to a state, on the device of the gradients."""
+    """Set a bucket's new member to a saved state, on the device of the gradients."""
     bucket = state["buckets"][layout.index]
     tensors = {
         name: one.to(device if name in bucket["on_device"] else "cpu").clone()

@@ -1,11 +1,11 @@
-"""One iteration of a deployed method as a transaction: all of its buckets count, or none does.
+"""One iteration of a deployed method as a transaction: all of its buckets count, or none.
 
-A bucket is exchanged during the backward pass; an overflow may appear in a later one. An element
-that is not finite takes part as zero, so that all ranks still ask for the same collectives. Beside
-the last bucket's exchange ranks take the maximum of one number: whether a gradient of theirs was
-not finite. (A sum in 16 bits or an update that is not finite is so on all ranks.) The members are
-then restored from copies made before each exchange. A GPU makes a launch of its own for a bucket's
-gradient and some for all updates, and the host waits for it once.
+Buckets are exchanged during the backward pass; an overflow may appear in a later one. A non-finite
+element is exchanged as zero, so that all ranks still request the same collectives. Along with the
+last bucket's exchange ranks compute the maximum of one number: whether a gradient of theirs was not
+finite. (A 16-bit sum or an update that is not finite is so on all ranks.) If so, the members are
+restored from copies made before each exchange. On a GPU this takes one launch per bucket's gradient
+and a few for all updates, and the host waits once.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     Future = torch.futures.Future[Any]
 
 Members = dict[int, tuple[BucketLayout, Compressor]]
-"""Layout and compressor by number of the bucket."""
+"""Layout and compressor, by bucket number."""
 _SHOWN = 4
 _HINT = "skip the batch; with a GradScaler: ddp_hook(..., scaler=scaler)"
 
 
 class NotFiniteError(InputError):
-    """An iteration's gradients cannot be exchanged; the hook continues with the next iteration."""
+    """An iteration's gradients cannot be exchanged; the hook can continue with the next one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Part:
-    """A bucket of DDP, from its gradient to its update."""
+    """One bucket of DDP, from its gradient to its update."""
 
     layout: BucketLayout
     buffer: Tensor
@@ -52,36 +52,36 @@ class Part:
 
 
 class Step:
-    """One iteration on one rank; used by the exchanging thread."""
+    """One iteration on one rank, used by the exchanging thread."""
 
     def __init__(self, number: int, loss: float | None, *, regrouped: bool) -> None:
         self.number = number
-        """Step of the compressor; negative before it takes part."""
+        """Step of the compressor; negative before it starts."""
         self.loss = loss
         self.regrouped = regrouped
         """Whether DDP's buckets differ from the members'."""
         self.scale: Tensor | float = 1.0
-        """The loss's, perhaps on a device."""
+        """Loss scale, possibly on a device."""
         self.parts: list[Part] = []
         self.overflowed = False
         """Whether a gradient of any rank is not finite."""
         self.shared_problem: Problem | None = None
-        """The same on all ranks."""
+        """A problem that is the same on all ranks."""
         self.checks = Demands()
-        """Checks of all buckets' payloads, made before the updates count."""
+        """Checks of all buckets' payloads, which run before the updates count."""
         self.faulty: Tensor
-        """int64 `[1]`: 1 where a gradient of this rank is not finite."""
+        """Int64 `[1]`: 1 if a gradient of this rank is not finite."""
         self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
 
     def unscale(self, part: Part) -> Tensor:
-        """Return the gradient of `part`: float32, finite, of the loss without its scale."""
-        if part is self.parts[0]:  # made there: a copy would wait for the device
+        """Return the gradient of `part` without the loss scale: float32, finite."""
+        if part is self.parts[0]:  # created on the device, as a copy would wait for it
             self.faulty = torch.zeros(1, dtype=torch.int64, device=part.buffer.device)
         part.gradient = finite_part(part.buffer, self.scale, self.faulty)
         return part.gradient
 
     def counts(self, faulty: Tensor) -> bool:
-        """Whether the iteration counts on all ranks, of which `faulty` is the maximum; the host
+        """Whether the iteration counts on all ranks, whose maximum of faults is `faulty`; the host
         waits for a device once."""
         parts = [part for part in self.parts if part.buffer.numel()]
         own = [(faulty.to(self.faulty.device), self._note_overflow)]
@@ -106,7 +106,7 @@ class Step:
                 self.shared_problem = _problem(wrong, elements, "the update", hint)
 
     def remember(self, members: Members, number: int) -> None:
-        """Copy a bucket's member before it takes part; `InputError` if impossible."""
+        """Copy a bucket's member before its exchange; `InputError` if that is impossible."""
         self._before[number] = None
         if number not in members:
             return
@@ -124,7 +124,7 @@ class Step:
             self._before[number] = layout, copy.deepcopy(member, same)
 
     def undo(self, members: Members) -> None:
-        """Restore the members to before this iteration."""
+        """Restore the members to their state before this iteration."""
         for number, before in self._before.items():
             if before is None:
                 members.pop(number, None)
@@ -132,13 +132,13 @@ class Step:
                 members[number] = before
 
     def scaled(self, part: Part, update: Tensor) -> None:
-        """Give `part` its update, float32 `[n]`, as DDP takes it: scaled like the gradient."""
+        """Give `part` its update, float32 `[n]`, in DDP's form: scaled like the gradient."""
         part.gradient = None
         unscaled = isinstance(self.scale, float) and self.scale == 1.0
         part.update = (update if unscaled else update * self.scale).to(part.buffer)
 
     def error(self, title: str, group: Any) -> NotFiniteError:
-        """The error of this iteration, equal on all ranks."""
+        """Return the error of this iteration, equal on all ranks."""
         import torch.distributed as dist
 
         problems = [self.shared_problem] if self.shared_problem else []
@@ -155,7 +155,7 @@ class Step:
         return NotFiniteError(named[:_SHOWN])
 
     def _own_problem(self) -> tuple[str, str] | None:
-        """(place, message) of this rank's first gradient that is not finite."""
+        """Return (place, message) of this rank's first gradient that is not finite."""
         for part in self.parts:
             try:
                 check_finite(Bucket(layout=part.layout, gradient=part.buffer.float()))
@@ -164,7 +164,7 @@ class Step:
         return None
 
     def end(self, results: Sequence[Any]) -> None:
-        """Hand DDP an update or an exception for each of its buckets, and drop them."""
+        """Give DDP an update or an exception for each of its buckets, and drop them."""
         for part, result in zip(self.parts, results, strict=True):
             part.promise.set_result(result)
         self.parts.clear()
@@ -181,7 +181,7 @@ def _update(part: Part) -> Tensor:
 
 
 def check_sum(request: Request, reply: Any) -> None:
-    """Raise `NotFiniteError`, on all ranks, for a sum that 16 bits cannot hold."""
+    """Raise `NotFiniteError`, on all ranks, if a 16-bit sum overflows."""
     narrow = (torch.float16, torch.bfloat16)
     if isinstance(request, AllReduce) and reply.dtype in narrow:
         wrong = not_finite(reply)
@@ -202,7 +202,7 @@ def _problem(wrong: int, elements: int, name: str, hint: str) -> Problem:
 
 
 def regroup(parts: Sequence[Part], layouts: Sequence[BucketLayout], exchange: Any) -> list[Tensor]:
-    """Exchange the gradients of `parts` by buckets of `layouts`; return the updates, by part.
+    """Exchange the gradients of `parts` in the buckets of `layouts`; return the updates, by part.
     `exchange` maps a layout and its gradient, float32 `[n]`, to the update."""
     pieces: dict[int, Tensor] = {}
     for part in parts:

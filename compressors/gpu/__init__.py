@@ -1,1 +1,1 @@
-"""Kernels on a GPU: tensors become payloads without leaving it, one file per kind of work."""
+"""GPU kernels: tensors are turned into payloads on the device, one file per kind of work."""

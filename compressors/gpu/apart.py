@@ -1,4 +1,4 @@
-"""Elements as values and as signs of one magnitude on a GPU: the kernel of `coding/apart.py`."""
+"""Elements as values or as signs of one magnitude on a GPU: the kernel of `coding/apart.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTS, CODES, SIGNS, SCALE = (
 def add_elements(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
 ) -> None:
-    """One launch where indices are fields of one width; faults are checked `when_known`."""
+    """Add fixed-width elements in one launch; faults are checked `when_known`."""
     if (exchange := entered()) is None or not exchange.plain:
         return by_loop(loops.add_elements, out, segments, message, found, weight)
     wrong = out.new_zeros((), dtype=torch.int32)

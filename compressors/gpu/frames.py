@@ -1,8 +1,8 @@
-"""Frames of a message on a GPU: headers, copies and checksums of all tensors in a few launches.
+"""Frames of a message on a GPU: a few launches write headers, copies and checksums of all tensors.
 
-One launch writes or checks all checksums: programs add up a frame's words, and the last to end
-hashes. An earlier launch reads unknown headers, which kernels use in place; else the host waits
-once per message. Header: `coding/frames.py`; checksum and source: `coding/checksum.py`.
+One launch writes or checks all checksums: programs add up a frame's words, and the last one to
+finish hashes. Another launch reads unknown headers, which kernels use in place; otherwise the host
+waits once per message. Header: `coding/frames.py`; checksum and source: `coding/checksum.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, starts
 
 _FIELDS, _PROGRAM = 9, 2
-"""Columns of a table of frames: begin of the body, its bytes, first program, codec, flags, params,
-elements that travel, elements, whether the checksum is right."""
+"""Columns of a table of frames: first byte of the body, its bytes, first program, codec, flags,
+params, number of elements sent, of all elements, whether the checksum is right."""
 
 
 @kernel_of(loops.seal)
@@ -99,7 +99,7 @@ def _headers(message: Tensor, most: int) -> NDArray[np.int64]:
 def _read_ahead(
     message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
 ) -> Tensor:
-    """The table of a message's frames, in which kernels find their `own_frame`."""
+    """Return the table of a message's frames, in which kernels look up their `own_frame`."""
     loops.demand_bytes(message)
     table = _walked(message, len(layout.slices))
 
@@ -115,7 +115,7 @@ def _read_ahead(
 
 
 def table_of(found: Frames | Tensor, like: Tensor) -> Tensor:
-    """The table of `read_ahead`'s result, on the device."""
+    """Return the result of `read_ahead` as a table on the device."""
     if isinstance(found, torch.Tensor):
         return found
     rows = np.stack([getattr(found, each.name) for each in fields(found)])
@@ -123,11 +123,11 @@ def table_of(found: Frames | Tensor, like: Tensor) -> Tensor:
 
 
 def _walked(message: Tensor, most: int) -> Tensor:
-    """The table of the first frames; -1 where no header fits."""
+    """Return the table of the first frames; -1 if no header fits."""
     table = torch.empty((_FIELDS, most), dtype=torch.int64, device=message.device)
     total = message.numel()
     launch(_walk, 1, message, table, total, most, HEADER=HEADER_BYTES, GROUPS=GROUPS)
-    # enough for any sizes: in each frame one program at most has less than 8 * GROUPS bytes
+    # enough for any sizes: at most one program per frame has less than 8 * GROUPS bytes
     _hash_all(message, table, total // (8 * GROUPS) + most, table[-1], None)
     return table
 
@@ -135,7 +135,7 @@ def _walked(message: Tensor, most: int) -> Tensor:
 def _hash_all(
     message: Tensor, table: Tensor, programs: int, right: Tensor, heads: Tensor | None
 ) -> None:
-    """Record in `right` whether checksums (and known headers) are; or write them to the message."""
+    """Record in `right` whether checksums (and known headers) are right; or write the checksums."""
     frames, device = table.shape[1], message.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     work = _zeros(1 << frames.bit_length(), device, stream)
@@ -149,17 +149,17 @@ def _hash_all(
 
 @functools.cache
 def _zeros(frames: int, device: torch.device, stream: int) -> Tensor:
-    """Room for a frame's sum and its ended programs, int64 `[frames, 2]`; `_hash` leaves zeros."""
+    """Allocate each frame's sum and count of finished programs, int64 `[frames, 2]`, kept zero."""
     return torch.zeros((frames, 2), dtype=torch.int64, device=device)
 
 
 @functools.cache
 def _constants(device: torch.device) -> Tensor:
-    """BLAKE2b's orders of words in ten rounds, then its initial state; int64."""
+    """Return BLAKE2b's word orders in ten rounds, then its initial state, as int64."""
     begun = START.copy()
     begun[0] ^= KEYLESS_OF_FOUR_BYTES
     state = np.concatenate((begun, START))
-    state[12] ^= np.uint64(32)  # bytes that are given
+    state[12] ^= np.uint64(32)  # number of input bytes
     state[14] = ~state[14]  # the last block
     both = np.concatenate((ORDERS.astype(np.uint64).ravel(), state))
     return torch.from_numpy(both.view(np.int64)).to(device)
@@ -174,7 +174,7 @@ def _field(head, lane, first, size: tl.constexpr):
 
 @triton.jit
 def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexpr):
-    """Fill the columns of a table of frames: each header determines the next begin."""
+    """Fill the columns of a table of frames: each header determines where the next begins."""
     lane = tl.arange(0, 32).to(tl.int64)
     at = tl.cast(HEADER, tl.int64)
     program = tl.cast(0, tl.int64)
@@ -195,7 +195,7 @@ def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexp
             tl.store(row + (3 + field) * most, tl.where(here, number_of, -1))
         tl.store(row + 6 * most, tl.where(here, _field(head, lane, 8, 4), -1))
         tl.store(row + 7 * most, tl.where(here, _field(head, lane, 4, 4), -1))
-        # a frame that does not fit has one program, which notes that it is not right
+        # a frame that does not fit has one program, which records that it is wrong
         program += tl.where(whole, tl.maximum(1, (size // 8 + GROUPS - 1) // GROUPS), 1)
         at = tl.where(here, at + size + HEADER, at)
         number += 1
@@ -203,8 +203,8 @@ def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexp
 
 @triton.jit
 def own_frame(frames, table, parts):
-    """(begin of the body of a program's tensor, its bytes and flags, the elements that travel: 0 of
-    a damaged frame). `frames` is the table of `table_of`; programs have blocks of elements."""
+    """Return (first byte of the body of a program's tensor, its bytes and flags, number of elements
+    sent: 0 if damaged). `frames` is the table of `table_of`; programs have blocks of elements."""
     row = frames + own_row(table, parts, tl.program_id(0))
     _, _, n = own_part(table, parts)
     k = tl.load(row + 6 * parts)
@@ -225,9 +225,9 @@ def _hash(  # noqa: PLR0915 - rotations are written out
 ):  # fmt: skip
     """Write a frame's checksum, or record whether it is right: BLAKE2b of one block of 32 bytes.
 
-    Each program adds up a part of the body's whole words, times distinct odd numbers; the last one
-    of a frame hashes. There may be more programs than parts. The state is four rows of four
-    columns, a, b, c and d. Rotations are written out, since calls are slow in the interpreter.
+    Each program adds up a part of the body's whole words, times distinct odd numbers; the frame's
+    last program hashes. There may be more programs than parts. The state is four rows of four
+    columns: a, b, c and d. Rotations are written out, since calls are slow in the interpreter.
     """
     frame = own_row(table + 2 * frames, frames, tl.program_id(0))
     begin = tl.load(table + frame)
@@ -239,13 +239,13 @@ def _hash(  # noqa: PLR0915 - rotations are written out
         return
     group = part * GROUPS + tl.arange(0, GROUPS)
     counted = load_words(message + begin, group, tl.where(whole, size // 8 * 8, 0), 8)
-    weighed = tl.sum(counted * (group.to(tl.uint64) * 2 + 1), axis=0)  # modulo 2^64: in any order
+    weighed = tl.sum(counted * (group.to(tl.uint64) * 2 + 1), axis=0)  # modulo 2^64, in any order
     own = work + 2 * frame
     tl.atomic_add(own, weighed.to(tl.int64, bitcast=True), sem="relaxed")
-    # the last program to end hashes: with acquire and release it finds all sums of the others
+    # the last program hashes: with acquire and release it sees the sums of all others
     if tl.atomic_add(own + 1, 1, sem="acq_rel") < parts - 1:
         return
-    # read by an atomic, as it was added: a plain load might find an older sum
+    # read by an atomic, as it was added: a plain load might see an older sum
     fourth = tl.atomic_add(own, 0, sem="relaxed").to(tl.uint64, bitcast=True)
     tl.store(own, 0)
     tl.store(own + 1, 0)
@@ -287,7 +287,7 @@ def _hash(  # noqa: PLR0915 - rotations are written out
             c = c + d
             b = b ^ c
             b = (b >> 63) | (b << 1)
-            # the rows turn against each other, and back
+            # rotate the rows against each other, and back
             b = tl.gather(b, by_one if half == 0 else by_three, 1)
             c = tl.gather(c, by_two, 1)
             d = tl.gather(d, by_three if half == 0 else by_one, 1)

@@ -1,5 +1,5 @@
-"""Momentum on the worker: the kernels of `coding/momentum.py`. Torch's operators round after each
-operation, as the loops do (`add_` with a factor might not)."""
+"""Momentum on the worker, on a GPU: the kernels of `coding/momentum.py`. Torch's operators round
+after each operation, as the loops do (`add_` with a factor might not)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fill_velocity(
     v: Tensor, u: Tensor, gradient: Tensor, segments: Segments, m: float, nesterov: bool,
     marks: Marks,
 ) -> None:  # fmt: skip
-    """Each program treats a block."""
+    """Run the pass with one program per block."""
     parts = parts_in_blocks(v, segments.length, segments.begin)
     launch_parts(
         _accumulate, parts, u, v, gradient.contiguous(), limits_there(v, marks), marks.counts,

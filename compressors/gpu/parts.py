@@ -1,5 +1,5 @@
-"""Tables of a bucket's tensors, by which one launch works on all of them. Each part takes the
-programs it needs, and each program finds its part in the table."""
+"""Tables of a bucket's tensors, so that one launch handles all of them. Each part gets as many
+programs as it needs, and each program looks up its part in the table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gcsim.compressors.segments import Column
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     table: Tensor
-    """int64 `[2 + columns, parts]`: first program, elements, and the kernel's columns."""
+    """Int64 `[2 + columns, parts]`: first program, number of elements, and the kernel's columns."""
     firsts: list[int]
-    """First program of each part; at the end, the number of programs."""
+    """First program of each part, and finally the number of programs."""
     index: Any
 
     @property
@@ -36,8 +36,8 @@ def parts_of(
     like: Tensor, elements: Sequence[int] | NDArray[Any], programs: Sequence[int] | NDArray[Any],
     *columns: Sequence[int] | NDArray[Any],
 ) -> Parts:  # fmt: skip
-    """Parts with these elements and programs; columns of int64, or of 64 bits. The last short
-    tables stay on the device, as those of `there`."""
+    """Return parts with these elements and programs; columns are int64, or have 64 bits. The most
+    recent short tables stay on the device, like those of `there`."""
     rows = [_bits(each) for each in (elements, programs, *columns)]
     device, many = like.device, len(rows) * len(rows[0]) > SHORT
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
@@ -45,14 +45,14 @@ def parts_of(
 
 
 def _bits(numbers: Sequence[int] | NDArray[Any]) -> bytes:
-    """The 64 bits of each."""
+    """Return the numbers as 64-bit words."""
     known = isinstance(numbers, np.ndarray) and numbers.dtype in (np.int64, np.uint64)
     return (numbers if known else np.array(numbers, dtype=np.uint64)).tobytes()  # type: ignore[union-attr]
 
 
 @lru_cache(maxsize=1 << 9)
 def _parts(content: bytes, rows: int, device: torch.device, stream: int) -> Parts:
-    """`parts_of` rows behind one another."""
+    """Do `parts_of` for consecutive rows."""
     elements, programs, *columns = np.frombuffer(content, dtype=np.int64).reshape(rows, -1)
     firsts = [0, *programs.cumsum().tolist()]
     table = there((firsts[:-1], elements, *columns), device, np.int64)
@@ -63,39 +63,39 @@ def _parts(content: bytes, rows: int, device: torch.device, stream: int) -> Part
 def parts_in_blocks(
     like: Tensor, elements: Column, *columns: NDArray[Any], size: int = BLOCK
 ) -> Parts:
-    """Parts with these elements, a program for each `size` of them."""
+    """Return parts with these elements and a program for each `size` of them."""
     return parts_of(like, elements, -(-elements // size), *columns)
 
 
 def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:
-    """`launch`, with the table behind the other arguments: kernels end in `table, parts`."""
+    """Do `launch` with the table after the other arguments: kernels end in `table, parts`."""
     launch(kernel, parts.firsts[-1], *arguments, parts.table, parts.count, **constants)
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Begin of each when they are consecutive."""
+    """Return where each begins if they are consecutive."""
     return list(accumulate(lengths[:-1], initial=0)) if lengths else []
 
 
 def spread(found: Tensor, counts: Sequence[int]) -> Tensor:
-    """Repeat each part's number `counts` times: `[parts]` to `[sum of counts]`."""
+    """Repeat each part's number `counts` times: from `[parts]` to `[sum of counts]`."""
     times = there(counts, found.device, np.int64)
     return torch.repeat_interleave(found, times, output_size=sum(counts))
 
 
 _SOURCES = 6
-"""Most sources of one launch of `copy`."""
+"""Most sources in one launch of `copy`."""
 
 
 def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> None:
-    """Copy bytes to their places in `target`, uint8. A source has one dimension and any stride;
-    numbers of bytes, begins in the source (as if contiguous) and in the target follow."""
+    """Copy bytes to their places in `target`, uint8. A source is one-dimensional with any stride,
+    then come numbers of bytes, begins in the source (as if contiguous) and in the target."""
     given, rows = [], []
     for number, (source, *columns) in enumerate(sources):
         width, step = source.element_size(), source.element_size() * source.stride(0)
-        # bytes of an element, and from one element to the next; contiguous ones are single bytes
+        # bytes of an element, and the stride in bytes; contiguous ones are single bytes
         apart = (width, step) if step != width else (1, 1)
-        # the kernel needs the address alone; a view of bytes asks for a stride of 1
+        # the kernel needs only the address; a view as bytes requires a stride of 1
         given.append(torch.as_strided(source, (1,), (1,)).view(torch.uint8))
         row = np.empty((6, len(columns[0])), dtype=np.int64)
         row[:3], row[3:] = columns, [[number], [apart[0]], [apart[1]]]
@@ -109,10 +109,10 @@ def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> Non
 
 @triton.jit
 def own_row(firsts, rows, program):
-    """The row of a table that a program works on: the last whose first program is not later."""
+    """Return the row of a table for a program: the last whose first program is not later."""
     low = tl.cast(0, tl.int32)
     high = tl.cast(rows, tl.int32)
-    # firsts[low] <= program < firsts[high]: parts without programs are passed over
+    # firsts[low] <= program < firsts[high]; skips parts without programs
     while high - low > 1:
         middle = (low + high) // 2
         later = tl.load(firsts + middle) > program
@@ -131,8 +131,8 @@ def own_part(table, parts):
 
 @triton.jit
 def own_block(table, parts, BLOCK: tl.constexpr):
-    """(this program's column of the table, its number within the part, places of its block within
-    the part, whether they exist): for `parts_in_blocks`."""
+    """Return (this program's column of the table, its number within the part, places of its block
+    within the part, whether they exist), for `parts_in_blocks`."""
     column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     return column, number, at, at < n
@@ -140,7 +140,7 @@ def own_block(table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def sum_before(counts, first, program, WIDTH: tl.constexpr):
-    """The sum of the counts from `first` on, before this program's."""
+    """Return the sum of the counts from `first` up to this program."""
     total = tl.zeros([WIDTH], dtype=tl.int64)
     for start in range(first, program, WIDTH):
         at = start + tl.arange(0, WIDTH)
@@ -159,7 +159,7 @@ def _copy(
     # rows of the table: 2 begin, 3 target, 4 source, 5 width, 6 step
     byte = byte // width * tl.load(column + 6 * parts) + byte % width
     here = at < n
-    # one source is the program's own; the others load zeros
+    # one source is the program's own, and the others load zeros
     value = tl.load(a + byte, mask=here & (source == 0), other=0)
     if SOURCES > 1:
         value += tl.load(b + byte, mask=here & (source == 1), other=0)

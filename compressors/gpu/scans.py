@@ -1,10 +1,10 @@
 """Sums and extrema on a GPU: the kernels of `coding/scans.py`.
 
-Integers, maxima and sums modulo 2^64 equal the loops' to the bit. Sums of floats are float64 as
-there, but in another order: in a tree over blocks of at most `BLOCK` elements, then over blocks
-(the loops' order depends on the processor). Two orders of n terms of one sign differ by at most n
-2^-52 of the sum, so that its float32 is the same, or a neighbour in at worst n 2^-28 of cases. A
-sum of n magnitudes between m and m 2^28 / n is exact in any order.
+Integers, maxima and sums modulo 2^64 equal the loops' bit for bit. Float sums are float64 too, but
+in another order: a tree over blocks of at most `BLOCK` elements, then over blocks (the loops' order
+depends on the processor). Two orders of n terms of the same sign differ by at most n 2^-52 of the
+sum, so its float32 is the same, or a neighbour in at most n 2^-28 of all cases. A sum of n
+magnitudes between m and m 2^28 / n is exact in any order.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _INFINITE = 0x7F800000
 
 
 def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
-    """A number of each cell of a flat float32: `[cells]`, 0 for an empty cell. `MAGNITUDE`: bits of
-    the largest |v|, int32, or of a NaN; `SQUARES`, `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v,
-    float64; `NORM`: the root of the first, float32."""
+    """Reduce each cell of a flat float32 to a number: `[cells]`, 0 for an empty cell. `MAGNITUDE`:
+    bits of the largest |v|, int32, or of a NaN; `SQUARES`, `ABSOLUTE`, `PLAIN`: the sum of v^2, |v|
+    or v, float64; `NORM`: the root of the first, float32."""
     rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
     elements, begins, sizes, counts = rows
     width = min(BLOCK, 1 << (int(sizes.max(initial=1)) - 1).bit_length())
-    pieces = -(-sizes // width)  # programs of a cell
+    pieces = -(-sizes // width)  # programs per cell
     several = int(pieces.max(initial=1)) > 1
-    together = 1 if several else BLOCK // width  # cells of a program
+    together = 1 if several else BLOCK // width  # cells per program
     slots = counts * pieces
     dtype = torch.int32 if what == MAGNITUDE else torch.float64
     if what == NORM and not several:
@@ -53,7 +53,7 @@ def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
 
 
 def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
-    """The largest (or the sum) between every two cuts: `[cuts - 1]`."""
+    """Return the largest (or the sum) between each two cuts: `[cuts - 1]`."""
     out = found.new_empty(len(cuts) - 1, dtype=torch.float32 if what == NORM else found.dtype)
     launch(_join, len(out), found, cuts, out, WHAT=what, BLOCK=256)
     return out
@@ -61,13 +61,13 @@ def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
 
 @kernel_of(loops.finite)
 def finite(values: Tensor) -> Tensor:
-    """Nobody has waited for it."""
+    """Check finiteness without waiting."""
     return (bucket_totals(values, _blocks(values), MAGNITUDE) < _INFINITE).all()
 
 
 @kernel_of(loops.finite_part)
 def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor:
-    """One launch."""
+    """Divide and replace in one launch."""
     found = torch.empty(values.numel(), dtype=torch.float32, device=values.device)
     scaled, divisor = isinstance(scale, torch.Tensor) or scale != 1.0, found
     if scaled:
@@ -79,7 +79,7 @@ def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor
 
 @kernel_of(loops.not_finite)
 def not_finite(values: Tensor) -> Tensor:
-    """Two launches."""
+    """Count in two launches."""
     n, count = values.numel(), torch.zeros(1, dtype=torch.int32, device=values.device)
     launch(_count_faults, blocks(n), values.contiguous(), count, n, BLOCK=BLOCK)
     return count
@@ -87,7 +87,7 @@ def not_finite(values: Tensor) -> Tensor:
 
 @kernel_of(loops.squared_lengths)
 def squared_lengths(one: Tensor, other: Tensor) -> tuple[float, float, float]:
-    """Squared lengths, summed in another order than the loop's."""
+    """Return squared lengths, summed in another order than in the loop."""
     cells = _blocks(one)
     first, second, apart = (
         float(bucket_totals(each, cells, SQUARES).sum()) for each in (one, other, one - other)
@@ -101,7 +101,7 @@ def _blocks(values: Tensor) -> Cells:
 
 @kernel_of(loops.fingerprint)
 def fingerprint(values: Tensor) -> int:
-    """Equal to the loop's."""
+    """Return the same number as the loop."""
     n = values.numel()
     sums = values.new_empty(blocks(n), dtype=torch.int64)
     data = values.contiguous().view(torch.int32)
@@ -125,14 +125,14 @@ def _reduce(
     part, number, n = own_part(table, parts)
     size = tl.load(part + 3 * parts)
     pieces = tl.load(part + 4 * parts)
-    # a program has one piece of a cell of several, or ROWS cells of one piece each
+    # a program has one piece of a long cell, or ROWS cells of one piece each
     row = number // pieces * ROWS + tl.arange(0, ROWS)
     column = number % pieces * WIDTH + tl.arange(0, WIDTH)
     at = row[:, None] * size + column[None, :]
     here = (column[None, :] < size) & (at < n)
     v = tl.load(values + tl.load(part + 2 * parts) + at, mask=here, other=0.0)
     if WHAT == 0:
-        # as integers, magnitudes keep their order, and NaN is above all
+        # magnitudes order as integers, with NaN above all
         total = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
     elif WHAT % 3 == 1:  # SQUARES, NORM
         wide = v.to(tl.float64)
@@ -144,7 +144,7 @@ def _reduce(
     else:
         total = tl.sum(v.to(tl.float64), axis=1)
     slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
-    # row 0 also where the tensor is empty: its cell has the total 0
+    # row 0 is written even if the tensor is empty: its cell has total 0
     tl.store(slot, total, mask=(row == 0) | (row * size < n))
 
 
@@ -168,7 +168,7 @@ def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _infinite(values, n, BLOCK: tl.constexpr):
-    """(a program's block as float32, places, whether they exist, 1 where it is not finite)."""
+    """Return (a program's block as float32, places, whether they exist, 1 if not finite)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < n
     v = tl.load(values + at, mask=here, other=0.0).to(tl.float32)

@@ -32,7 +32,7 @@ def scatter_add(
     out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
     k: Column, weight: float,
 ) -> None:  # fmt: skip
-    """One launch for raw positions; their order is checked `when_known`."""
+    """Add raw positions in one launch; their order is checked `when_known`."""
     given, wrong = (coded, segments, sizes, k, coders), coded.new_zeros((), dtype=torch.int32)
     if (coders == Coder.RAW).all() and (sizes == 4 * k).all():
         positions = from_bytes(coded, torch.int32, int(k.sum()))
@@ -51,7 +51,7 @@ def scatter_add(
 def add_plain(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
 ) -> None:
-    """One launch; the order of positions is checked `when_known`."""
+    """Add in one launch; the order of positions is checked `when_known`."""
     wrong = out.new_zeros((), dtype=torch.int32)
     packed, _ = rooms(segments.length, segments.length, segments.column(Coder.PACKED))
     parts = parts_in_blocks(out, segments.length, segments.begin, packed)
@@ -77,7 +77,7 @@ def _add_plain(out, message, frames, wrong, weight, table, parts, BLOCK: tl.cons
     bits = get_field(message, 8 * (at + item * i), 8 * item, good).to(tl.int32)
     half = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     value = tl.where(item == 2, half, bits.to(tl.float32, bitcast=True))
-    # positions that ascend differ: no two lanes add to one element
+    # ascending positions are distinct, so no two lanes add to the same element
     target = out + tl.load(column + 2 * parts) + position
     total = tl.load(target, mask=good, other=0.0) + weight * value
     tl.store(target, total, mask=good)
@@ -90,7 +90,7 @@ def _add(out, positions, values, wrong, weight, table, parts, BLOCK: tl.constexp
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     place = positions + tl.load(column + 2 * parts) + i
-    # raw positions come as int32 but are unsigned: a huge one is out of range, not negative
+    # raw positions are unsigned but read as int32: a huge one is out of range, not negative
     at = tl.load(place, mask=i < k, other=0).to(tl.int64) & 0xFFFFFFFF
     before = tl.load(place - 1, mask=(i > 0) & (i < k), other=0).to(tl.int64) & 0xFFFFFFFF
     good = (at > tl.where(i > 0, before, -1)) & (at < tl.load(column + 4 * parts)) & (i < k)

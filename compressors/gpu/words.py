@@ -1,9 +1,9 @@
-"""Launching, random bits, and codes of up to 8 bits as bytes, for all kernels.
+"""Launching of kernels, random bits, and codes of up to 8 bits as bytes.
 
-A program works on a tile of groups of eight elements, `[GROUPS, 8]`: eight codes of b bits are one
+A program handles a tile of groups of eight elements, `[GROUPS, 8]`: eight codes of b bits are one
 64-bit word and fill b bytes; eight elements take two random words. Kernels repeat the loops'
-arithmetic operation by operation, against GPU compilers' defaults: products and sums are not fused
-(`launch`), division is IEEE's (`tl.div_rn`). 64-bit integers wrap, as the loops' do.
+arithmetic operation by operation, unlike GPU compilers' defaults: products and sums are not fused
+(`launch`), and division is IEEE's (`tl.div_rn`). 64-bit integers wrap, as in the loops.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gcsim.compressors.coding.integers.packing import Count
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 GROUPS = 256
-"""Groups of eight elements that a program works on."""
+"""Groups of eight elements per program."""
 BLOCK = 4096
-"""Elements of a program that has no groups."""
+"""Elements of a program that does not use groups."""
 SHORT = 1 << 16
-"""Most bytes of numbers that are kept on a device."""
+"""Most bytes of an array that is cached on a device."""
 _NARROW = 1 << 30
-"""Positions below this, and eight times their group, fit 32 bits."""
+"""Below this, positions and eight times their group fit 32 bits."""
 
 
 _general: set[Any] = set()
-"""Kernels with no size among their constants, compiled once for all sizes."""
+"""Kernels without a size among their constants, which are compiled once for all sizes."""
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Run `programs` programs of a kernel; none for an empty tensor."""
+    """Run `programs` programs of a kernel; do nothing for an empty tensor."""
     if programs:
         if kernel not in _general:
             _general.add(kernel)
@@ -44,28 +44,28 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
 
 
 def tiles(n: Count) -> Count:
-    """Programs for n elements, in tiles of groups; of each, for a column."""
+    """Return the programs for n elements in tiles of groups; for a column, of each."""
     return -(-n // (8 * GROUPS))
 
 
 def blocks(n: int) -> int:
-    """Programs for n elements, in blocks."""
+    """Return the programs for n elements in blocks."""
     return -(-n // BLOCK)
 
 
 def index_type(n: int) -> Any:
-    """Type of positions below n: 32 bits where they suffice, since 64-bit divisions are slow."""
+    """Return the type of positions below n: 32 bits if possible (64-bit divisions are slow)."""
     return tl.int32 if n < _NARROW else tl.int64
 
 
 def float64_bits(value: float) -> int:
-    """A float64 as a kernel's parameter `tl.uint64`; a float parameter would have 32 bits."""
+    """Return a float64 as a `tl.uint64` parameter; a float parameter would have 32 bits."""
     return int(np.float64(value).view(np.uint64))
 
 
 def there(values: Any, device: torch.device, dtype: Any = None) -> Tensor:
-    """Host numbers (anything numpy makes an array of) on a device, read only; the last ones stay
-    cached there, by stream. Does not wait for the GPU."""
+    """Return host numbers (anything that numpy converts to an array) on a device, read only; recent
+    ones are cached there, by stream. Does not wait for the GPU."""
     data = np.ascontiguousarray(values, dtype=dtype)
     if not 0 < data.nbytes <= SHORT:
         return _copied(data, device)
@@ -95,26 +95,26 @@ def float64(bits):
 
 @triton.jit
 def magnifier(largest):
-    """Repeat `levels.magnifier`."""
+    """Do what `levels.magnifier` does."""
     return tl.where(largest < 1e30, 2.0**24, 0.25)
 
 
 @triton.jit
 def places(count, INDEX: tl.constexpr):
-    """(groups `[count]`, elements `[count, 8]`) of this program."""
+    """Return (groups `[count]`, elements `[count, 8]`) of this program."""
     return places_of(tl.program_id(0), count, INDEX)
 
 
 @triton.jit
 def places_of(number, count, INDEX: tl.constexpr):
-    """`places` of the program with that number."""
+    """Do `places` for the program with this number."""
     group = number.to(INDEX) * count + tl.arange(0, count)
     return group, group[:, None] * 8 + tl.arange(0, 8)[None, :]
 
 
 @triton.jit
 def bits64(key, index):
-    """`random.bits64` of each index: uint64."""
+    """Return `random.bits64` of each index: uint64."""
     z = key + (index.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
@@ -123,7 +123,7 @@ def bits64(key, index):
 
 @triton.jit
 def random16(key, group, count: tl.constexpr):
-    """16 random bits for each of eight elements a group: int32 `[count, 8]`."""
+    """Return 16 random bits for each of the eight elements per group: int32 `[count, 8]`."""
     word = bits64(tl.cast(key, tl.uint64), group[:, None] * 2 + tl.arange(0, 2)[None, :])
     lane = (tl.arange(0, 4) * 16).to(tl.uint64)[None, None, :]
     four = (tl.expand_dims(word, 2) >> lane) & 0xFFFF  # [count, 2, 4]
@@ -132,9 +132,9 @@ def random16(key, group, count: tl.constexpr):
 
 @triton.jit
 def store_codes(out, group, codes, nbytes, BITS: tl.constexpr):
-    """Pack codes `[groups, 8]`, zeros behind the last, as `packing.pack_bits` does."""
+    """Pack codes `[groups, 8]`, with zeros after the last, as `packing.pack_bits` does."""
     lane = tl.arange(0, 8)[None, :]
-    # no two codes share bits: their sum is their bitwise or
+    # codes share no bits, so their sum is their bitwise or
     word = tl.sum(codes.to(tl.uint64) << (lane * BITS).to(tl.uint64), axis=1)
     byte = (word[:, None] >> (lane * 8).to(tl.uint64)) & 255
     at = group[:, None] * BITS + lane
@@ -143,7 +143,7 @@ def store_codes(out, group, codes, nbytes, BITS: tl.constexpr):
 
 @triton.jit
 def load_words(packed, group, nbytes, BYTES: tl.constexpr):
-    """The next `BYTES` bytes of each group as uint64 `[groups]`, zeros behind the last."""
+    """Load the next `BYTES` bytes of each group as uint64 `[groups]`, zeros past the end."""
     lane = tl.arange(0, 8)[None, :]
     at = group[:, None] * BYTES + lane
     byte = tl.load(packed + at, mask=(lane < BYTES) & (at < nbytes), other=0).to(tl.uint64)

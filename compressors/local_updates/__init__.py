@@ -1,1 +1,1 @@
-"""Methods whose replicas move on their own between synchronisations."""
+"""Methods whose replicas take local steps between synchronisations."""

@@ -1,12 +1,12 @@
-"""CSER: workers apply their compression errors at once, and reconcile them later.
+"""CSER: each worker applies its own compression error at once; errors are averaged later.
 
 Partial synchronisation of a vector v that each worker has, with a compressor C:
     PSync(v, C) = (mean over workers of C(v) + r, r),    r = v - C(v),
 so each worker keeps the rest of its own v. C is GRBS: a tensor is cut into R blocks of consecutive
-elements, of which one is chosen at random, the same on all workers; slices travel in an all-reduce,
-without indices. Each step, p being the Nesterov momentum direction,
+elements, of which one is chosen at random, the same on all workers; it is all-reduced without
+indices. Each step, p being the Nesterov momentum direction,
     p', r = PSync(p, C2);    x -= lr p';    e -= lr r,
-and after each H-th one the errors are averaged on the block of C1 ("reset"):
+and after every H-th step the errors are averaged on the block of C1 ("reset"):
     e', e = PSync(e, C1);    x += e' - (e before).
 
 | method    | R2 (gradients) | R1 (errors) | H  | overall compression 1 / (1/R2 + 1/(R1 H)) |
@@ -15,20 +15,20 @@ and after each H-th one the errors are averaged on the block of C1 ("reset"):
 | `csea`    | none           | 96          | 1  | 96                                        |
 | `cser_pl` | none           | 8           | 12 | 96                                        |
 
-Without gradient synchronisation all of p is error: CSEA averages a block of the models in each
-step, CSER-PL in each H-th. x_i - e_i is always equal on all workers, and the mean of x_i follows
-SGD on the mean gradient exactly, since PSync keeps the mean.
+Without gradient synchronisation all of p is error: CSEA averages a block of the models in every
+step, CSER-PL in every H-th step. x_i - e_i is always equal on all workers, and the mean of x_i
+follows SGD on the mean gradient exactly, since PSync keeps the mean.
 
-In gradient space the update replaces p, and the state holds E = -e / lr, so E += r; a reset adds
-mean C1(E) - C1(E) to the update, both slices in one all-reduce. **The learning rate must be
-constant**, and the optimiser plain SGD without momentum.
+Here the update replaces p, in units of the gradient, and the state is E = -e / lr, so E += r; a
+reset adds mean C1(E) - C1(E) to the update, with both slices in one all-reduce. **The learning rate
+must be constant**, and the optimiser plain SGD without momentum.
 
 GRBS: E|C(v) - v|^2 = (1 - 1/R) |v|^2 over the choice of the block. Block i of n elements is i n //
-R … (i + 1) n // R; some are empty when n < R. Bits of a step: 32 n / R2, and 32 n / R1 more at a
-reset. Replicas differ, unless R1 = 1: then they meet at each reset.
+R … (i + 1) n // R; some are empty when n < R. Bits per step: 32 n / R2, plus 32 n / R1 at a reset.
+Replicas differ, unless R1 = 1: then they become equal at each reset.
 
-R1 and R2 are named as above: the public code swaps them, averages parameters instead of gradients
-and chooses rows and columns. Its scripts have H R1 = R2, as here.
+The public code swaps the names R1 and R2, averages parameters instead of gradients and chooses rows
+and columns. Its scripts have H R1 = R2, as here.
 
 Source: C. Xie, S. Zheng, O. Koyejo, I. Gupta, M. Li, H. Lin, "CSER: Communication-efficient SGD
 with Error Reset", NeurIPS 2020, arXiv:2007.13221.
@@ -64,7 +64,7 @@ class CserParameters(PartialLocalParameters):
 
 
 class Csea(Compressor[ErrorAveragingParameters]):
-    """Local momentum SGD; a block of the models is averaged in each step."""
+    """Local momentum SGD that averages a block of the models in every step."""
 
     Parameters: ClassVar[type[CompressorParameters]] = ErrorAveragingParameters
     about = About(
@@ -101,28 +101,28 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
     @classmethod
     def properties(cls, parameters: ErrorAveragingParameters) -> Properties:
-        """The mean of the updates is right, and nothing is owed."""
+        """Return the properties: PSync keeps the mean of the updates, so nothing is lost."""
         if parameters.error_blocks > 1:
             return Properties(conserves=True, replicas="differ")
         return Properties(conserves=True, replicas="meet")
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """This worker's update, float32 `[n]`; only the mean over workers is SGD's."""
+        """Return this worker's update, float32 `[n]`; only the mean over workers follows SGD."""
         gradients = self._chosen(bucket.layout, step, self.gradient_blocks, "cser gradients")
         resets = self.phase(self.parameters, step) == "reset"
         blocks = self.parameters.error_blocks if resets else None
         errors = self._chosen(bucket.layout, step, blocks, "cser errors")
 
         error = self.kept("error", bucket)
-        before = [error[part].clone() for part in gradients]  # a slice of [n] each
+        before = [error[part].clone() for part in gradients]  # one slice per tensor
         momentum = self.kept("momentum", bucket)
         m = self.parameters.momentum
         update = local_step(bucket.gradient, momentum, error, m, nesterov=True)
         for part, values in zip(gradients, before, strict=True):
-            error[part] = values  # r = 0 where the gradients are averaged
+            error[part] = values  # r = 0 on the averaged blocks
         if not (gradients or errors):
             return update
-        # One all-reduce: the chosen gradients of all tensors, then (at a reset) their errors.
+        # One all-reduce: a block of all tensors' gradients, then (at a reset) of their errors.
         own = [update[part] for part in gradients] + [error[part] for part in errors]
         total: Tensor = yield AllReduce(tensor=torch.cat(own))
 
@@ -130,7 +130,7 @@ class Csea(Compressor[ErrorAveragingParameters]):
         means = list(torch.split(total.div_(self.worker.count), sizes))
         for part in gradients:
             update[part] = means.pop(0)
-        for part in errors:  # the own error is taken back, the mean of all is applied
+        for part in errors:  # replace the worker's own error by the mean error
             update[part] += means.pop(0) - error[part]
             error[part] = 0.0
         return update
@@ -138,7 +138,7 @@ class Csea(Compressor[ErrorAveragingParameters]):
     def _chosen(
         self, layout: BucketLayout, step: int, blocks: int | None, purpose: str
     ) -> list[slice]:
-        """Each tensor's chosen block, as a slice of the bucket; none when `blocks` is None."""
+        """Return each tensor's chosen block as a slice of the bucket; none if `blocks` is None."""
         if blocks is None:
             return []
         found = []
@@ -151,7 +151,7 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
 
 class CserPl(Csea):
-    """Local momentum SGD; a block of the models is averaged after each interval."""
+    """Local momentum SGD that averages a block of the models after each interval."""
 
     Parameters = PartialLocalParameters
     about = About(
@@ -165,7 +165,7 @@ class CserPl(Csea):
 
 
 class Cser(Csea):
-    """A block of the gradients is averaged in each step, one of the errors in each interval."""
+    """Averages a block of the gradients in every step, and one of the errors per interval."""
 
     Parameters = CserParameters
     about = About(

@@ -1,9 +1,9 @@
-"""Local SGD and DiLoCo: workers train on their own, and an outer optimiser takes the mean of their
-ways.
+"""Local SGD and DiLoCo: workers take local steps, and an outer optimiser applies the mean of their
+changes.
 
-For H steps each worker follows its own directions d: heavy ball (u = m u + g, d = u), or Adam's
-(`inner: adam`, with its bias corrections). Then, x being the weights that all had, and w_i the
-worker's own,
+For H steps each worker steps in its own direction d: heavy ball (u = m u + g, d = u), or Adam
+(`inner: adam`, with bias correction). Then, with x the common weights before and w_i the worker's
+weights,
     outer gradient  D = mean over workers of (x - w_i)
     outer step      b = m_o b + D;  x -= lr_o b         (nesterov: x -= lr_o (D + m_o b))
 and each worker continues from x. lr_o = 1 without momentum is plain local SGD: x is the mean of the
@@ -15,19 +15,19 @@ weights.
 | `diloco`    | Nesterov, lr .7, momentum .9| A. Douillard et al., arXiv:2311.08105 (inner: AdamW; |
 |             |                             | weight decay is the optimiser's; up to H = 500)      |
 
-`fragments`: each bucket is cut into P equal parts, of which part p is sent after the steps
-(p + 1) H / P of each round, so that no step sends more than a P-th (Streaming DiLoCo, A. Douillard
-et al., arXiv:2501.18512, whose fragments are groups of layers; its delayed application is left
-out). Workers then never hold equal weights.
+`fragments`: each bucket is cut into P equal parts; part p is sent after step (p + 1) H / P of each
+round, so that no step sends more than one P-th (Streaming DiLoCo, A. Douillard et al.,
+arXiv:2501.18512, whose fragments are groups of layers; its delayed application is left out).
+Workers' weights are then never equal.
 
-`values`: outer gradients in 8 or 4 bits are QSGD's messages with 127 or 7 steps and a norm for each
-512, all-gathered; Streaming DiLoCo has a 4-bit float. Nothing of their error is kept.
+`values`: outer gradients in 8 or 4 bits are all-gathered QSGD messages with 127 or 7 steps and a
+norm per 512 elements; Streaming DiLoCo uses a 4-bit float. There is no error feedback.
 
-In gradient space an update is d, and at a synchronisation ((outer step) - (x - w_i before)) / rate,
-with `Bucket.rate`; distances are sums of rate * d. Replicas meet up to float32 rounding, under any
-schedule; weight decay of a round is not in D. The optimiser is plain SGD.
+The update is d, and at a synchronisation ((outer step) - (x - w_i before)) / rate, with
+`Bucket.rate`; distances are sums of rate * d. Replicas become equal up to float32 rounding with any
+schedule of rates; weight decay of a round is not in D. The optimiser is plain SGD.
 
-Bits of an element and step: 32 / H, or (8 + 32 / 512) / H, (4 + 32 / 512) / H.
+Bits per element and step: 32 / H, or (8 + 32 / 512) / H, (4 + 32 / 512) / H.
 
 Source: S. U. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019,
 arXiv:1805.09767; A. Douillard, Q. Feng, A. A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro,
@@ -48,7 +48,7 @@ from gcsim.compressors.quantization.rounding.qsgd import Qsgd, QsgdParameters
 from gcsim.compressors.requests import AllReduce, Exchange
 
 QUANTISED = {"int8": 127, "int4": 7}
-"""QSGD's steps by format."""
+"""QSGD's number of steps by format."""
 _EPSILON = 1e-8
 
 
@@ -67,7 +67,7 @@ class Outer(CompressorParameters):
 
     @property
     def plain(self) -> bool:
-        """Whether the outer step is the mean of the weights."""
+        """Whether the outer step just takes the mean of the weights."""
         return self.lr == 1 and not self.momentum
 
 
@@ -94,8 +94,8 @@ class LocalSgdParameters(CompressorParameters):
         return self
 
     def due(self, step: int) -> int | None:
-        """The fragment that is sent after a step; None: none."""
-        place = (step % self.interval + 1) * self.fragments  # in H-ths of a fragment's distance
+        """Return the fragment that is sent after a step; None if none is."""
+        place = (step % self.interval + 1) * self.fragments  # one fragment is H of these units
         number = -(-place // self.interval) - 1
         ends = (number + 1) * self.interval // self.fragments
         return number if ends == step % self.interval + 1 else None
@@ -110,7 +110,7 @@ class DilocoParameters(LocalSgdParameters):
 
 
 class LocalSgd(Compressor[LocalSgdParameters]):
-    """Local steps, then an outer step by the mean of all workers' distances."""
+    """Local steps, then an outer step along the mean of all workers' distances."""
 
     Parameters: ClassVar[type[CompressorParameters]] = LocalSgdParameters
     about = About(
@@ -153,7 +153,7 @@ class LocalSgd(Compressor[LocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: LocalSgdParameters) -> Properties:
-        """A mean of weights loses nothing."""
+        """Return the properties; only a plain float32 mean of SGD weights loses nothing."""
         sgd = parameters.inner == "sgd"
         return Properties(
             conserves=sgd and parameters.outer.plain and parameters.values == "fp32",
@@ -162,8 +162,8 @@ class LocalSgd(Compressor[LocalSgdParameters]):
         )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The inner direction, and what brings the fragment that is due to its outer step; float32
-        `[n]`."""
+        """Return the inner direction; for the fragment that is due, add what leads to the outer
+        step's result. Float32 `[n]`."""
         update, moved = self._direction(bucket, step), self.kept("distance", bucket)
         number = self.parameters.due(step)
         if number is None:
@@ -183,7 +183,7 @@ class LocalSgd(Compressor[LocalSgdParameters]):
         return slice(number * n // count, (number + 1) * n // count)
 
     def _direction(self, bucket: Bucket, step: int) -> Tensor:
-        """The inner optimiser's step over the learning rate."""
+        """Return the inner optimiser's step, divided by the learning rate."""
         chosen, momentum = self.parameters, self.kept("momentum", bucket)
         if chosen.inner == "sgd":
             return momentum.mul_(chosen.momentum).add_(bucket.gradient).clone()
@@ -194,7 +194,7 @@ class LocalSgd(Compressor[LocalSgdParameters]):
         return (momentum / first).div_(variance.sqrt().div_(second**0.5).add_(_EPSILON))
 
     def _outer(self, bucket: Bucket, part: slice, own: Tensor, step: int) -> Exchange:
-        """The outer step of a part, in units of the weights, from this worker's distance."""
+        """Return the outer step of a part, in units of the weights, from this worker's distance."""
         chosen = self.parameters.outer
         if self._narrow is None:
             mean: Tensor = yield AllReduce(tensor=own.div_(self.worker.count))
@@ -214,7 +214,7 @@ class LocalSgd(Compressor[LocalSgdParameters]):
 
 
 class Diloco(LocalSgd):
-    """Local steps, then Nesterov's by the mean of all workers' distances."""
+    """Local steps, then a Nesterov step along the mean of all workers' distances."""
 
     Parameters = DilocoParameters
     about = About(

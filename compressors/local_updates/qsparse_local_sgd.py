@@ -1,27 +1,27 @@
-"""Qsparse-local-SGD: workers train on their own and exchange only the largest changes.
+"""Qsparse-local-SGD: workers take local steps and exchange only the largest changes.
 
 H local steps of momentum SGD (heavy ball, u = m u + g), then one exchange: with a = e + the sum of
 the H local directions, each worker sends Q(TopK(a)), keeps e = a - decoded, and every replica moves
-to x_sync - lr * mean(decoded). Steps between exchange nothing.
+to x_sync - lr * mean(decoded). Other steps exchange nothing.
 
-In gradient space a local step returns u; the synchronising step returns mean(decoded) minus the
-round's applied directions, so that replicas meet again (up to float32 rounding). **The learning
-rate must be constant within a round**, and the optimiser plain SGD without momentum.
+A local step returns u; the synchronising step returns mean(decoded) minus the directions applied in
+the round, so that replicas are equal again (up to float32 rounding). **The learning rate must be
+constant within a round**, and the optimiser plain SGD without momentum.
 
-Q: the kept values in buckets of 512 (in order of their index), each with its maximum (or Euclidean
-norm) as norm, rounded at random to 127 levels: one byte of sign and magnitude. `bucket: null` is
-the paper's single norm per tensor, which rounds nearly everything of a large tensor to zero:
-beta = min(d / s^2, sqrt(d) / s), for d values of a norm and s levels, is 17 for 4.9 M kept values
-and .032 by default. The paper's SignTopK, and its division by 1 + beta, are left out.
+Q: the kept values, in order of their index, form buckets of 512, each with its maximum (or
+Euclidean norm) as norm; they are rounded at random to 127 levels: one byte of sign and magnitude.
+`bucket: null` is the paper's single norm per tensor, which rounds nearly all of a large tensor to
+zero: beta = min(d / s^2, sqrt(d) / s), for d values per norm and s levels, is 17 for 4.9 M kept
+values and .032 by default. The paper's SignTopK, and its division by 1 + beta, are left out.
 
-With T = the energy of the k largest, for one tensor without memory:
+With T = the energy of the k largest values, for one tensor without memory:
     E|v - Q|^2 <= |v|^2 - (1 - beta) T,   T >= k/n |v|^2.
 
-Bits of a tensor and round: k (8 + index) + 32 ceil(k / 512): norms, a byte for each value, coded
-indices; the frame's params are the bucket. With ratio .08 and Rice-coded gaps (5.05 bits) that is
+Bits per tensor and round: k (8 + index) + 32 ceil(k / 512), for norms, a byte per value and coded
+indices; the frame's params hold the bucket. With ratio .08 and Rice-coded gaps (5.05 bits) that is
 1.049 bits per element, 3.28 % of float32. `interval: payload` is the H nearest to 1 % of float32
 overall: 3 (1.09 %) with Rice, 5 with a bitmap, 9 with packed indices of 26 bits, 10 with raw ones.
-`interval: values` counts the values alone, as comparisons in the literature do: 2.
+`interval: values` counts only the values, as comparisons in the literature do: 2.
 
 Source: D. Basu, D. Data, C. Karakus, S. Diggavi, "Qsparse-local-SGD: Distributed SGD with
 Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.02367.
@@ -63,12 +63,12 @@ from gcsim.compressors.sharing import is_shared, once
 
 STEPS = 127
 VALUE_BUCKET = 512
-"""Kept values that share a norm."""
+"""Number of kept values that share a norm."""
 _LEVELS = np.arange(256) - STEPS
 SIGN_MAGNITUDE = (np.abs(_LEVELS) | (_LEVELS < 0) << 7).astype(np.uint8)
 CODES = (STEPS + np.where(_LEVELS <= 0, 1, -1) * (np.arange(256) & STEPS)).astype(np.uint8)
 _LARGE = 1 << 26
-"""Elements of the network that interval presets assume (AlexNet: 61 M)."""
+"""Elements of the network that the interval presets assume (AlexNet: 61 M)."""
 
 
 class QsparseLocalSgdParameters(CompressorParameters):
@@ -133,12 +133,12 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
             return local_step(bucket.gradient, momentum, applied, m)
 
         error = bucket_state(self.residual, bucket)
-        update = local_step(bucket.gradient, momentum, applied, m, error=error)  # is a now
+        update = local_step(bucket.gradient, momentum, applied, m, error=error)  # `error` is a now
         message = self.encode(error, bucket.layout, step)
         add_decoded(message, bucket.layout, error, -1.0)
         payloads = yield from gather_variable(message)
         weight = 1.0 / self.worker.count
-        if is_shared(payloads):  # each worker adds, to another vector, what was decoded once
+        if is_shared(payloads):  # decode once for all workers, then add to each worker's vector
             for indices, values in once(decoded, payloads, bucket.layout, weight):
                 update.index_add_(0, indices, values)
             return update
@@ -147,7 +147,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         return update
 
     def encode(self, vector: Tensor, layout: BucketLayout, step: int) -> Tensor:
-        """Q(TopK(v)) of each tensor of a float32 `[layout.numel]`: uint8, one frame per tensor."""
+        """Encode Q(TopK(v)) of a float32 `[layout.numel]`: uint8, one frame per tensor."""
         chosen, worker, segments = self.parameters, self.worker, Segments.of(layout)
         k = counts_kept(segments.length, chosen.ratio)
         indices, values = largest(vector, segments, k)  # [sum of k]
@@ -166,7 +166,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: QsparseLocalSgdParameters) -> Properties:
-        """A local first step applies the gradient as it is."""
+        """Return the properties; a local first step applies the gradient unchanged."""
 
         def bound(vector: Tensor) -> float:
             if parameters.steps > 1:
@@ -181,19 +181,19 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
 
 def beta(d: int) -> float:
-    """Upper bound on the quantiser's variance relative to |v|^2, of d values with one norm."""
+    """Return the bound on the quantiser's variance relative to |v|^2, for d values per norm."""
     return min(d / STEPS**2, math.sqrt(d) / STEPS)
 
 
 @kernel("streaming", name="qsparse_messages.to_sign_magnitude")
 def to_sign_magnitude(codes: Tensor) -> Tensor:
-    """Codes q + 127 as bytes with the sign in bit 7 (1 = negative) and |q| below it."""
+    """Convert codes q + 127 to bytes with the sign in bit 7 (1 = negative) and |q| below it."""
     return _looked_up(SIGN_MAGNITUDE, codes)
 
 
 @kernel("streaming", name="qsparse_messages.from_sign_magnitude")
 def from_sign_magnitude(stored: Tensor) -> Tensor:
-    """Undo `to_sign_magnitude`: uint8 q + 127."""
+    """Undo `to_sign_magnitude`: return uint8 q + 127."""
     return _looked_up(CODES, stored)
 
 
@@ -202,7 +202,7 @@ def _looked_up(table: NDArray[np.uint8], codes: Tensor) -> Tensor:
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * kept values, in place; `InputError` for a damaged or another message."""
+    """Add weight * kept values to `out` in place; `InputError` for a damaged or foreign message."""
     places, values = _read(message, layout, weight)
     out.index_add_(0, places, values)
 
@@ -210,7 +210,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 def decoded(
     payloads: Iterable[Tensor], layout: BucketLayout, weight: float
 ) -> list[tuple[Tensor, Tensor]]:
-    """(positions in the bucket, int64, weight * values, float32) of each message."""
+    """Return (positions in the bucket, int64; weight * values, float32) of each message."""
     return [_read(payload, layout, weight) for payload in payloads]
 
 

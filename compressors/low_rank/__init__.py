@@ -1,1 +1,1 @@
-"""Methods that send thin factors of a matrix."""
+"""Methods that send low-rank factors of a gradient matrix."""

@@ -1,30 +1,30 @@
-"""PowerSGD: a gradient matrix is replaced by a product of two thin ones.
+"""PowerSGD: the gradient matrix is replaced by a product of two thin matrices.
 
-One step of subspace iteration a training step: with M = gradient + error (a x b) and Q (b x r) from
-the step before, P = M Q is averaged over workers and orthonormalised, Q = M^T P is averaged, and P
-Q^T is the update; each worker keeps its own error M - P Q^T. Sums commute with both products, so
+Each training step does one step of subspace iteration: with M = gradient + error (a x b) and the
+previous Q (b x r), P = M Q is averaged over workers and orthonormalised, Q = M^T P is averaged, and
+P Q^T is the update; each worker keeps its own error M - P Q^T. Both products are linear in M, so
 two all-reduces of thin matrices replace one of the whole: 32 r (a + b) bits.
 
-`alternate` takes half an iteration a step: Q is orthonormalised, P = M Q averaged and P Q^T the
-update; at the next step P is orthonormalised and Q = M^T P averaged. One all-reduce of 32 r a or
+With `alternate` a step does half an iteration: Q is orthonormalised, P = M Q is averaged, and P Q^T
+is the update; the next step orthonormalises P and averages Q = M^T P. One all-reduce of 32 r a or
 32 r b bits per step.
 
-A lone worker's update is an orthogonal projection of M on r columns (or rows): the error is the
-energy outside the subspace, at most |M|^2 (no smaller constant holds for every matrix), and once
-warm start has converged the least possible, that of the truncated singular value decomposition.
+A single worker's update is an orthogonal projection of M on r columns (or rows): its error is the
+energy outside the subspace, at most |M|^2 (no smaller constant holds for every matrix). Once the
+warm start has converged, it is the least possible error: that of the truncated SVD.
 
-All P of a bucket travel as one flat tensor, all Q as another. Tensors not worth compressing
+All P of a bucket are sent as one flat tensor, and so are all Q. Tensors not worth compressing
 (one-dimensional, or r (a + b) * min_compression_rate >= a b) are averaged in the first all-reduce,
-in front of the P; PyTorch's hook sends them in a third.
+before the P; PyTorch's hook uses a third all-reduce.
 
-Assumes a tensor is the matrix shape[0] x (all the rest). Q starts as a Gaussian from a stream that
-all workers share, keyed by the parameter. Householder QR gives orthonormal columns even of a zero
-or rank-deficient P, so that a zero gradient does no harm.
+A tensor is taken as the matrix shape[0] x (all other dimensions). Q starts as a Gaussian from a
+stream that all workers share, keyed by the parameter. Householder QR gives orthonormal columns even
+for a zero or rank-deficient P, so a zero gradient is harmless.
 
 Source: T. Vogels, S. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, Algorithms 1 and 2; the rate rule and
-`start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `alternate` the
-authors' current code's (epfml/powersgd).
+`start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `alternate` is from
+the authors' current code (epfml/powersgd).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PowerSgdParameters(CompressorParameters):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
     key: int
-    """Key of the factors that are kept: the parameter's index."""
+    """Key under which the factors are kept: the parameter's index."""
     offset: int
     rows: int
     columns: int
@@ -86,13 +86,13 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
     def __init__(self, worker: Worker, parameters: PowerSgdParameters) -> None:
         super().__init__(worker, parameters)
         self._query: dict[int, Tensor] = {}
-        """Q of each matrix, float32 `[b, r]`, equal on all workers."""
+        """Q of each matrix: float32 `[b, r]`, equal on all workers."""
         self._left: dict[int, Tensor] = {}
-        """P of each matrix, float32 `[a, r]`, where P and Q alternate."""
+        """P of each matrix: float32 `[a, r]`, if P and Q alternate."""
 
     @classmethod
     def properties(cls, parameters: PowerSgdParameters) -> Properties:
-        """The update is a projection; the rest is kept as error."""
+        """Return the properties: the update is a projection, the rest is kept as error."""
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
     @classmethod
@@ -119,13 +119,13 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
             return total.div_(count)
         corrected, update = self._corrected(bucket, matrices), torch.empty_like(gradient)
         phase = self.phase(self.parameters, step)
-        # Q [b, r] of each matrix [a, b]; where factors alternate and P was sent last, P [a, r].
+        # Q [b, r] of each matrix [a, b]; P [a, r] if factors alternate and P was sent last
         given = [self._start_factor(m, step, corrected, left=phase == "Q") for m in matrices]
         if phase != "step":
             given = [torch.linalg.qr(factor).Q for factor in given]
         products = self._products(corrected, matrices, given, transposed=phase == "Q")
         if others:
-            # One flat vector of what is not compressed, and the factors of all matrices behind it.
+            # one flat vector: first the uncompressed tensors, then the factors of all matrices
             plain = torch.cat([piece.of(gradient) for piece in others])
             products = torch.cat((plain, products))
         first: Tensor = yield AllReduce(tensor=products)
@@ -155,7 +155,7 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
         return update
 
     def split(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
-        """(matrices that are compressed, everything else)."""
+        """Return (the matrices to compress, all other tensors)."""
         matrices: list[Matrix] = []
         others: list[TensorSlice] = []
         for piece in layout.slices:
@@ -171,7 +171,7 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
         return thin_size * self.parameters.min_compression_rate < rows * columns
 
     def _corrected(self, bucket: Bucket, matrices: Sequence[Matrix]) -> Tensor:
-        """Gradient + error of the matrices; the error's own memory where there is one."""
+        """Return gradient + error on the matrices, in the error's memory if there is one."""
         if not self.parameters.error_feedback:
             return bucket.gradient
         known = bucket_state(self.residual, bucket)
@@ -183,7 +183,7 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
         self, corrected: Tensor, matrices: Sequence[Matrix], factors: Sequence[Tensor], *,
         transposed: bool,
     ) -> Tensor:  # fmt: skip
-        """M Q of each matrix, or M^T P, concatenated: flat float32."""
+        """Return M Q of each matrix, or M^T P, concatenated: flat float32."""
         heights = [m.columns if transposed else m.rows for m in matrices]
         ranks = [factor.shape[1] for factor in factors]
         out = corrected.new_empty(sum(h * r for h, r in zip(heights, ranks, strict=True)))
@@ -193,7 +193,7 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
         return out
 
     def _start_factor(self, matrix: Matrix, step: int, like: Tensor, *, left: bool) -> Tensor:
-        """Initial Q (P where `left`): the last step's, or a Gaussian; `[b, r]` (`[a, r]`)."""
+        """Return the initial Q (`left`: P): the last step's, or a Gaussian; `[b, r]` (`[a, r]`)."""
         known = (self._left if left else self._query).get(matrix.key)
         if known is not None and self.parameters.warm_start:
             return known
@@ -204,12 +204,12 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
 
 @kernel("random")
 def gaussian(generator: np.random.Generator, shape: tuple[int, int], like: Tensor) -> Tensor:
-    """Standard normal float32 of the given shape on the device of `like`."""
+    """Draw standard normal float32 of the given shape on the device of `like`."""
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)).to(like.device)
 
 
 def thin(flat: Tensor, heights: Sequence[int], ranks: Sequence[int]) -> Iterator[Tensor]:
-    """Consecutive `[height, rank]` matrices of a flat tensor, as views."""
+    """Yield consecutive `[height, rank]` matrices of a flat tensor, as views."""
     at = 0
     for height, rank in zip(heights, ranks, strict=True):
         yield flat[at : at + height * rank].view(height, rank)

@@ -1,1 +1,1 @@
-"""Options of every method: dense steps first, dense tensors, half-precision sums."""
+"""Options for every method: initial dense steps, dense tensors, half-precision sums."""

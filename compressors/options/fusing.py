@@ -1,18 +1,18 @@
-"""Exchanges side by side in one collective: all-reduces and all-gathers are merged.
+"""Several exchanges in one: their all-reduces and all-gathers are merged into common collectives.
 
     updates = yield from fused([a.exchange(first, step), b.exchange(second, step), ...])
 
-In each round all exchanges that want something ask for it; requests that one collective can serve
-become one, and each exchange receives its part of the reply:
+In each round every unfinished exchange makes a request; requests that one collective can serve are
+merged, and each exchange receives its part of the reply:
 
 | request    | one if equal are     | merged                                                    |
 |------------|----------------------|-----------------------------------------------------------|
 | AllReduce  | operation, dtype     | tensors behind each other                                 |
 | AllGather  | `variable`, `part`   | payloads behind each other; variable: their lengths first |
 
-A length takes 8 bytes. A request that is alone in its round, and one of another kind, travels as it
-is. Assumes what a collective needs anyway: exchanges in the same order, asking for the same kinds,
-on all workers.
+A length takes 8 bytes. A request without a partner in its round, or of another kind, is sent
+unchanged. Assumes the same order of exchanges and the same kinds of requests on all workers, which
+a collective needs anyway.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ LENGTH_BYTES = 8
 
 
 def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]]:
-    """Run the exchanges side by side; the update of each, in order.
-
-    Raises `InputError` when a merged payload is damaged.
-    """
+    """Run the exchanges together and return their updates, in order. Raises `InputError` if a
+    merged payload is damaged."""
     updates: dict[int, Tensor] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(exchanges)))
     while replies:
@@ -56,7 +54,7 @@ def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]
 
 
 def _kind(request: Request) -> Hashable:
-    """Equal for requests that can be merged; None of one that travels alone."""
+    """Return a key that is equal for requests that can be merged; None if it must stay alone."""
     if isinstance(request, AllReduce):
         return AllReduce, request.op, request.tensor.dtype
     if isinstance(request, AllGather):
@@ -65,7 +63,7 @@ def _kind(request: Request) -> Hashable:
 
 
 def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], Sequence[Any]]]:
-    """(one request for several of a kind; the replies of its parts, given its reply)."""
+    """Merge requests of one kind: (request, function from its reply to each part's reply)."""
     first, count = requests[0], len(requests)
     if count == 1:
         return first, lambda reply: [reply]
@@ -93,17 +91,17 @@ def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], Sequence[
     ]
 
 
-# --- payloads in one another -------------------------------------------------------------------
+# --- several payloads in one ---------------------------------------------------------------------
 
 
 def pack(payloads: Sequence[Tensor]) -> Tensor:
-    """Their lengths, int64, and the payloads (uint8, one dimension), behind each other."""
+    """Concatenate the payloads (uint8, one-dimensional) behind their lengths (int64)."""
     lengths = torch.tensor([part.numel() for part in payloads], dtype=torch.int64)
     return torch.cat((lengths.view(torch.uint8).to(payloads[0].device), *payloads))
 
 
 def unpack(payload: Tensor, count: int) -> list[Tensor]:
-    """Undo `pack`, as views. Raises `InputError` when the lengths are not those of the payload."""
+    """Undo `pack`; returns views. Raises `InputError` if the lengths do not fit the payload."""
     head = LENGTH_BYTES * count
     if payload.numel() < head:
         raise InputError(f"damaged payload: {payload.numel()} bytes hold no {count} lengths")
@@ -111,17 +109,17 @@ def unpack(payload: Tensor, count: int) -> list[Tensor]:
 
 
 def _cut(payload: Tensor, lengths: list[int]) -> list[Tensor]:
-    """Consecutive parts of these lengths, as views."""
+    """Return consecutive parts of these lengths, as views."""
     if min(lengths) < 0 or sum(lengths) != payload.numel():
         raise InputError(f"damaged payload: parts of {lengths} bytes in {payload.numel()} bytes")
     return list(payload.split_with_sizes(lengths))
 
 
 class _Part:
-    """One exchange's payloads, in rank order, cut out of the merged ones as they are read.
+    """One exchange's payloads in rank order, cut out of the merged ones as they are read.
 
-    The meter attributes what runs between two payloads to a payload and divides by their number:
-    so the merged payloads are counted once, however many exchanges read their parts.
+    The meter attributes what runs between two payloads to a payload and divides by their number, so
+    the merged payloads are counted once, however many exchanges read their parts.
     """
 
     def __init__(self, received: Iterable[Tensor], cut: Cut, number: int) -> None:

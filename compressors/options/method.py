@@ -1,11 +1,11 @@
-"""A chosen method: a compressor with its parameters and options, checked.
+"""A chosen method: a compressor with validated parameters and options.
 
     {kind: powersgd, rank: 2, dense_steps: 0.1, payload: fp16,
      dense_tensors: {below: 2048, names: ["*.bias"]}}
     {kind: topk, ratio: 0.001, warm_up: {steps: 200, from: 0.25}}
 
-Options stand beside the method's own parameters, in scenarios and in `gcsim.ddp_hook`;
-`optioned.py` carries them out. Without options neither torch nor a loop's compiler is imported.
+Options are written next to the method's own parameters, in scenarios and in `gcsim.ddp_hook`;
+`optioned.py` implements them. Without options neither torch nor numba is imported.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ class Kept(CompressorParameters):
 
 _Steps = Annotated[int | float, BeforeValidator(_steps)]
 SHARES = ("ratio", "proportion", "drop_rate")
-"""Parameters that say what share of a tensor is sent; the last: what share is not."""
+"""Parameters that are the share of a tensor that is sent; the last: the share that is not."""
 
 
 class WarmUp(CompressorParameters):
     """Steps in which the share that is sent falls exponentially to the method's own, as in DGC (Y.
-    Lin et al., arXiv:1712.01887, section 3.3), but by a little in each step."""
+    Lin et al., arXiv:1712.01887, section 3.3), but a little in each step."""
 
     steps: _Steps = Field(description="steps of the method until then; below 1: their share")
     first: Ratio = Field(0.25, alias="from", description="share that is sent in the first step")
 
     def share(self, step: int, final: float) -> float:
-        """The share at a step of the method, from 0."""
+        """Return the share at a step of the method, counted from 0."""
         if not isinstance(self.steps, int) or step >= self.steps:
             return final
         return float(self.first * (final / self.first) ** (step / self.steps))
 
 
 class Options(CompressorParameters):
-    """Options of any method, and the method's own parameters; one mapping in plain form."""
+    """Options of any method, with the method's own parameters; serialised as one mapping."""
 
     dense_steps: _Steps | None = Field(
         None, description="steps that are dense before the method starts; below 1: their share"
@@ -93,17 +93,17 @@ class Options(CompressorParameters):
 
     @property
     def before(self) -> int:
-        """Dense steps before the method starts; 0 for a share of an unknown number."""
+        """Dense steps before the method starts; 0 if they are a share of an unknown total."""
         return self.dense_steps if isinstance(self.dense_steps, int) else 0
 
     @property
     def warming(self) -> int:
-        """Steps of the method with a larger share; 0 for a share of an unknown number."""
+        """Steps of the method with a larger share; 0 if they are a share of an unknown total."""
         steps = self.warm_up.steps if self.warm_up else 0
         return steps if isinstance(steps, int) else 0
 
     def at(self, step: int) -> CompressorParameters:
-        """The method's parameters at a step of its own."""
+        """Return the method's parameters at a step, counted from the method's start."""
         own = self._own.parameters
         if self.warm_up is None or step >= self.warming:
             return own
@@ -132,7 +132,7 @@ OPTIONS = tuple(Options.model_fields)
 
 
 def share_of(own: CompressorParameters) -> tuple[str, float]:
-    """Name of the parameter that says what share is sent, and the share; "" without one."""
+    """Return name and value of the share that is sent; "" if the method has no such parameter."""
     name = next((name for name in SHARES if name in type(own).model_fields), "")
     given = float(getattr(own, name, 1.0))
     return name, 1 - given if name == SHARES[-1] else given
@@ -147,7 +147,7 @@ class Method(NamedTuple):
         return self.parameters.before if isinstance(self.parameters, Options) else 0
 
     def of_steps(self, steps: int | None) -> Method:
-        """The method in a training of `steps`; `InputError` for a share of an unknown number."""
+        """Return the method for a training of `steps`; `InputError` if a share needs them."""
         chosen = self.parameters
         if not isinstance(chosen, Options):
             return self
@@ -166,7 +166,7 @@ class Method(NamedTuple):
         return self._replace(parameters=chosen.model_copy(update=changed)) if changed else self
 
     def require_names(self, names: Iterable[str]) -> None:
-        """Raise `InputError` where a pattern of dense tensors matches no name of the model's."""
+        """Raise `InputError` if a pattern of dense tensors matches no tensor name of the model."""
         kept = self.parameters.dense_tensors if isinstance(self.parameters, Options) else None
         known = list(names)
         for pattern in kept.names if kept else ():
@@ -178,12 +178,12 @@ class Method(NamedTuple):
 
 
 def method_of(kind: str, given: Mapping[str, Any]) -> Method:
-    """Compressor and checked parameters of a scenario's entry; raises as `checked`."""
+    """Return the method of a scenario's entry, with checked parameters; raises as `checked`."""
     return checked(kind, compressor_class(kind), given)
 
 
 def code_of(kind: str, given: Mapping[str, Any]) -> str | None:
-    """Module and class whose code an entry runs, as in the registry; None for a user's own."""
+    """Return module and class of an entry's code, as in the registry; None for a user's own."""
     fields = compressor_class(kind).Parameters.model_fields
     if any(key in OPTIONS and key not in fields for key in given):
         return "options.optioned:Optioned"
@@ -191,13 +191,13 @@ def code_of(kind: str, given: Mapping[str, Any]) -> str | None:
 
 
 def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Method:
-    """A method with its parameters and options, defaults filled in; `name` is its name in errors. A
-    parameter wins over an option of its name. Raises `InputError` with one problem for each unknown
-    or impossible parameter and each option without meaning for the method."""
+    """Return a method with validated parameters and options, with defaults; errors call it `name`.
+    A parameter wins over an option of the same name. Raises `InputError` with one problem for each
+    unknown or invalid parameter and each option that makes no sense for the method."""
     fields = cls.Parameters.model_fields
     if problems := [*_no_mappings(name, {**Options.model_fields, **fields}, given)]:
         raise InputError(problems)
-    options = {  # with slips of the pen from their names
+    options = {  # misspelled names included
         key: value
         for key, value in given.items()
         if key not in fields
@@ -219,7 +219,7 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
 def _no_mappings(
     name: str, fields: Mapping[str, FieldInfo], given: Mapping[str, Any]
 ) -> Iterable[Problem]:
-    """Problem of each parameter with parameters of its own that is given as something else."""
+    """Yield a problem for each parameter that should be a mapping and is not."""
     for key, value in given.items():
         field = fields.get(key)
         if field is None or isinstance(value, Mapping):
@@ -244,7 +244,7 @@ def _has_parameters(kind: Any) -> bool:
 
 
 def _plain(value: Any) -> str:
-    """A value as YAML has it in one line."""
+    """Return a value as YAML writes it in one line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -282,7 +282,7 @@ def _meaningless(
 def _cold(
     name: str, cls: type[Compressor], own: CompressorParameters, asked: WarmUp
 ) -> Iterable[Problem]:
-    """Problem of a warm-up that a method has no use for."""
+    """Yield a problem if the method has no use for a warm-up."""
     share, final = share_of(own)
     if not share:
         message = f"{name} has no share that could begin larger ({', '.join(SHARES)})"

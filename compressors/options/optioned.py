@@ -1,11 +1,10 @@
 """A method with options, as a compressor like any other.
 
-Options compose from the inside out: half-precision sums, a larger share at first, dense tensors,
-dense steps. Dense parts
-are float32 and equal dense training to the last bit: the mean gradient, or, where the method
-applies momentum (`Compressor.momentum`; the optimiser then has none), its momentum buffer, which a
-method that starts after dense steps does not take over. Settled steps are the method's: stage 1
-measures a long training, without the dense steps.
+Options are applied from the inside out: half-precision sums, a larger ratio at first, dense
+tensors, dense steps. Dense parts are float32 and equal dense training to the last bit: the update
+is the mean gradient or, if the method applies momentum (`Compressor.momentum`; the optimiser then
+has none), its momentum buffer, which a method that starts after dense steps does not take over.
+Settled steps are the method's own: stage 1 measures a long training without the dense steps.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gcsim.compressors.requests import AllReduce, Exchange, Operation, Request
 _MOST_TRIED = 256
 _TRIED = (("weight", 0, (32, 32)), ("bias", 1, (32,)))
 _START, _BESIDE = "dense steps", "dense tensors"
-"""Momentum buffers of dense parts."""
+"""Names of the momentum buffers of dense parts."""
 
 
 class Optioned(Compressor[Options]):
@@ -88,7 +87,7 @@ class Optioned(Compressor[Options]):
         return _together(bucket, (dense, torch.zeros_like(dense.gradient)), (rest, held))
 
     def _own_exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The method's, with its float32 sums in 16 bits; a user's errors have file and line."""
+        """Run the method's exchange, sums in 16 bits; a user's errors get file and line."""
         if is_users(type(self._method)):
             exchange = participate(self._method, bucket, step, finite=False, unmodified=False)
         else:
@@ -106,7 +105,7 @@ class Optioned(Compressor[Options]):
         return passed_on(exchange, ask)
 
     def _dense_exchange(self, name: str, bucket: Bucket) -> Exchange:
-        """The mean gradient, or the buffer `name` after the method's momentum."""
+        """Return the mean gradient, or the buffer `name` after the method's momentum."""
         mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
         coefficient, nesterov = self.momentum(self.parameters)
         if not coefficient:
@@ -115,7 +114,7 @@ class Optioned(Compressor[Options]):
         return mean.add_(buffer, alpha=coefficient) if nesterov else buffer.clone()
 
     def _divided(self, bucket: Bucket) -> tuple[Bucket | None, Bucket | None]:
-        """Buckets of the dense tensors and of the others; None for none."""
+        """Divide the bucket into the dense tensors and the others; None for an empty part."""
         kept = self.parameters.dense_tensors
         if kept is None:
             return None, bucket
@@ -139,7 +138,7 @@ class Optioned(Compressor[Options]):
 
     @classmethod
     def properties(cls, parameters: Options) -> Properties:
-        """The method's, without those that rounded sums break."""
+        """Return the method's properties without those that rounded sums break."""
         method, own = parameters.own
         found = method.properties(own)
         if parameters.dense_tensors is not None:
@@ -173,7 +172,7 @@ class OptionedWithMoments(Optioned):
 
 
 def _part(bucket: Bucket, layout: BucketLayout | None) -> Bucket | None:
-    """The bucket's tensors that a layout has; None for none."""
+    """Return the part of the bucket with the tensors of `layout`; None without a layout."""
     if layout is None or len(layout.slices) == len(bucket.layout.slices):
         return None if layout is None else bucket
     taken = {piece.index for piece in layout.slices}
@@ -189,7 +188,7 @@ def _part(bucket: Bucket, layout: BucketLayout | None) -> Bucket | None:
 
 
 def _together(bucket: Bucket, *parts: tuple[Bucket, Tensor]) -> Tensor:
-    """Join vectors of the bucket's parts: float32 `[n]`."""
+    """Join the vectors of the bucket's parts: float32 `[n]`."""
     found = {
         piece.index: values for part, flat in parts for piece, values in part.layout.views(flat)
     }
@@ -202,8 +201,8 @@ def _is_float_sum(tensor: Tensor, op: Operation) -> bool:
 
 @lru_cache(maxsize=256)
 def adds_up_floats(method: type[Compressor], parameters: str) -> bool:
-    """Whether a method all-reduces sums of float32 in its settled steps, by a trial on small
-    tensors: that may depend on parameters (JSON)."""
+    """Whether a method all-reduces float32 sums in its settled steps, which may depend on its
+    parameters (JSON). Tries it on small tensors."""
     layout, own = BucketLayout.behind(0, _TRIED), method.Parameters.model_validate_json(parameters)
     team = [method(Worker(rank=rank, count=2, seed=0), own) for rank in range(2)]
     heard = False

@@ -1,1 +1,1 @@
-"""PyTorch's own communication hooks, bit for bit."""
+"""PyTorch's own DDP communication hooks, reproduced bit for bit."""

@@ -1,9 +1,9 @@
-"""PyTorch's fp16 and bf16 communication hooks: an all-reduce in 16 bits, cast first.
+"""PyTorch's fp16 and bf16 communication hooks: cast, divide, and all-reduce in 16 bits.
 
-Each worker casts its gradient, divides it by the number of workers in 16 bits, and the sum runs in
-16 bits: the hooks' torch operators in the same order, so equal bit for bit. A value above 65504 is
-infinite in float16 before the division (training would apply it; here it is refused), and a
-quotient that is no 16-bit number is rounded a second time. `fp16` and `bf16` divide first.
+Each worker casts its gradient and divides it by the number of workers in 16 bits, and the sum is
+computed in 16 bits: the hooks' torch operators in the same order, so results are equal bit for bit.
+In float16 a value above 65504 becomes infinite before the division (training would apply it; here
+it is refused), and an inexact quotient is rounded a second time. `fp16` and `bf16` divide first.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook and
 bf16_compress_hook, PyTorch 2.13.

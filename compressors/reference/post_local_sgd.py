@@ -1,13 +1,13 @@
 """PyTorch's post-local SGD hook and its model averager: local steps after a dense start.
 
-`post_localSGD_hook` all-reduces gradients until step `start`; from then on every worker steps by
-its own gradient, and PeriodicModelAverager averages the parameters of all workers after the steps
-start, start + period, …. An averaging step sends 32 n bits, others nothing.
+`post_localSGD_hook` all-reduces gradients until step `start`; from then on every worker uses its
+own gradient, and PeriodicModelAverager averages the parameters of all workers after the steps
+start, start + period, …. An averaging step sends 32 n bits, other steps nothing.
 
 A compressor returns updates, not parameters: with a constant learning rate and an optimiser that is
 linear in its updates (SGD, whose momentum is part of the update here), parameters are the sum of
-the updates, and the update mean(S) - S' reaches their mean, S the sum of a worker's own steps since
-the last averaging with the present one, S' without. Equal up to rounding.
+the updates, and the update mean(S) - S' leads to their mean, where S is the sum of a worker's own
+steps since the last averaging including the current one, and S' excludes it. Equal up to rounding.
 
 Assumes that one worker is one node: by default the hook also averages gradients within a node at
 each step (`post_local_gradient_allreduce` with intra-node subgroups), which is not compressed.
@@ -48,14 +48,14 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: TorchPostLocalSgdParameters) -> Properties:
-        """Nothing is lost; workers step by the mean on average."""
+        """Return the properties: nothing is lost; on average workers follow the mean."""
         return Properties(
             conserves=True, replicas="meet" if parameters.interval > 1 else "identical"
         )
 
     @classmethod
     def warmup_steps(cls, parameters: TorchPostLocalSgdParameters) -> int:
-        """The step after the first averaging."""
+        """Return the step after the first averaging."""
         return parameters.start + 1
 
     @classmethod

@@ -1,17 +1,17 @@
-"""PyTorch's PowerSGD hooks: PowerSGD with three all-reduces and sums left undivided.
+"""PyTorch's PowerSGD hook: PowerSGD with three all-reduces and a sum of P that is not divided.
 
-The torch operators of `powerSGD_hook` in the same order: dense steps before `start`; then
-uncompressed tensors in one all-reduce, all P in a second one, all Q in a third. P is summed, not
-averaged, since it is orthonormalised anyway: by Gram and Schmidt's procedure up to rank 2, by QR
-above. Q is orthonormalised too before it is used. Tensors of the same shape lie next to each other
-in P and Q. The error memory covers uncompressed tensors too (gradient - mean: their sum is zero).
+The torch operators are those of `powerSGD_hook` in the same order: dense steps before `start`; then
+one all-reduce for uncompressed tensors, a second for all P, a third for all Q. P is summed, not
+averaged, since it is orthonormalised anyway: by Gram-Schmidt up to rank 2, by QR above. Q is
+orthonormalised too before it is used. Tensors of the same shape are adjacent in P and Q. The error
+memory covers uncompressed tensors too (gradient - mean: their sum is zero).
 
-Differs in three things. The bucket is copied first: one operator more. The hook draws Q from
-torch's generator, seeded by a numpy generator that counts the draws of all buckets; here its stream
-is keyed by seed, step and bucket, so that buckets' order does not matter. Given the same Q, results
-are equal to the last bit as far as the matrix products are. And a column of zeros, which the hook
-divides by its norm of zero, stays zero instead of becoming NaN (with `epsilon` above zero it does
-in both).
+There are three differences. The bucket is copied first, with one more operator. The hook draws Q
+from torch's generator, seeded by a numpy generator that counts the draws of all buckets; here the
+stream is keyed by seed, step and bucket, so the order of buckets does not matter. With the same Q,
+results are equal to the last bit as far as the matrix products are. A column of zeros, which the
+hook divides by its norm of zero, stays zero instead of becoming NaN (with `epsilon` above zero it
+stays zero in both).
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, PyTorch 2.13; T. Vogels et al.,
 NeurIPS 2019, arXiv:1905.13727.
@@ -61,11 +61,11 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
     def __init__(self, worker: Worker, parameters: TorchPowerSgdParameters) -> None:
         super().__init__(worker, parameters)
         self._query: dict[int, list[Tensor]] = {}
-        """Q by bucket, of each matrix, float32 `[1, b, r]`."""
+        """Q of each matrix, by bucket: float32 `[1, b, r]`."""
 
     @classmethod
     def properties(cls, parameters: TorchPowerSgdParameters) -> Properties:
-        """The update of one worker is a projection of its matrices."""
+        """Return the properties: one worker's update is a projection of its matrices."""
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
     @classmethod
@@ -119,7 +119,7 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
         return buffer
 
     def _divide(self, bucket: Bucket) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Copy of the gradient, and views: its matrices `[1, a, b]`, its uncompressed tensors."""
+        """Return a copy of the gradient, and views: matrices `[1, a, b]`, uncompressed tensors."""
         buffer = bucket.gradient.clone()
         by_shape: dict[tuple[int, int], list[Tensor]] = {}
         others = []
@@ -134,7 +134,7 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
         return buffer, [tensor for group in by_shape.values() for tensor in group], others
 
     def _queries(self, index: int, step: int, matrices: list[Tensor]) -> list[Tensor]:
-        """Initial Q of each matrix: the last step's, or normal random numbers."""
+        """Return the initial Q of each matrix: the last step's, or normal random numbers."""
         if self.parameters.warm_start and index in self._query:
             return self._query[index]
         generator = stream(self.worker.seed, step, index, "torch powersgd query")
@@ -146,7 +146,7 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
 
 
 def _factors(like: Tensor, sides: Sequence[tuple[int, int]]) -> tuple[Tensor, list[Tensor]]:
-    """Memory for factors of these rows and ranks, and each factor in it, float32 `[1, rows, r]`."""
+    """Allocate factors of these rows and ranks: the memory, and each factor `[1, rows, r]`."""
     flat = like.new_empty(sum(rows * rank for rows, rank in sides))
     return flat, _views(flat, sides)
 
@@ -157,7 +157,7 @@ def _views(flat: Tensor, sides: Sequence[tuple[int, int]]) -> list[Tensor]:
 
 
 def orthogonalise(matrices: Tensor, epsilon: float) -> None:
-    """Orthonormal columns in place, as the hook makes them: float32 `[batch, rows, rank]`."""
+    """Orthonormalise the columns in place, as the hook does: float32 `[batch, rows, rank]`."""
     rank = matrices.shape[2]
     if rank > 2:
         torch.linalg.qr(matrices, out=(matrices, matrices.new_empty(len(matrices), rank, rank)))

@@ -1,20 +1,20 @@
-"""PyTorch's quantisation hooks: every worker's bucket as 8-bit integers, all-gathered.
+"""PyTorch's quantisation hooks: buckets are all-gathered as 8-bit integers.
 
 A range [min(v, 0), max(v, 0)] is mapped to the integers 0 … 255 by a scale and a zero point z:
 
     scale = (max - min) / 255 (at least 2^-23),   z = clamp(round(-min / scale), 0, 255)
     code = clamp(round(v / scale) + z, 0, 255),   decoded = scale (code - z)
 
-Workers all-gather scales and zero points as float32, then codes, and average decoded values.
-`quantization_pertensor_hook` takes one range for the whole bucket, 8 n + 64 bits;
-`quantization_perchannel_hook` one for each row of `bucket_size` elements, the last row padded with
-zeros, and a row more when n is a multiple: (8 bucket_size + 64) (floor(n / bucket_size) + 1) bits.
-Deterministic, biased, without error feedback. Zero is exact; an element is wrong by half a scale at
-most (also at the ends of the range, which shift by the rounding of z).
+Workers all-gather scales and zero points as float32, then codes, and average the decoded values.
+`quantization_pertensor_hook` uses one range for the whole bucket, 8 n + 64 bits;
+`quantization_perchannel_hook` one per row of `bucket_size` elements. The last row is padded with
+zeros, and all zeros if n is a multiple: (8 bucket_size + 64) (floor(n / bucket_size) + 1) bits.
+Deterministic, biased, without error feedback. Zero is exact; an element's error is at most half a
+scale (also at the ends of the range, which shift by the rounding of z).
 
 With PyTorch 2.13 and the gloo backend both hooks raise IndexError, since the future of their
-all-gather holds a flat list; this equals their arithmetic bit for bit. The per-channel hook loops
-over rows in Python; here all rows are one operation: a row's launches are not in the measured cost.
+all-gather holds a flat list; the arithmetic here equals theirs bit for bit. The per-channel hook
+loops over rows in Python; here one operation handles all rows, so the cost omits launches per row.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks and
 torch.ao.quantization.observer (MinMaxObserver, PerChannelMinMaxObserver), PyTorch 2.13.
@@ -44,11 +44,11 @@ from gcsim.errors import InputError
 LEVELS = 255
 _CODES, _RANGES = 0, 1  # a frame's flags
 LEAST_SCALE = 2.0**-23
-"""float32's epsilon, the observers' `eps`."""
+"""Epsilon of float32, the observers' `eps`."""
 
 
 class TorchQuantizationPerTensor(Compressor):
-    """quantization_pertensor_hook: one range a bucket."""
+    """quantization_pertensor_hook: one range per bucket."""
 
     about = About(
         title="PyTorch quantization_pertensor_hook",
@@ -60,7 +60,7 @@ class TorchQuantizationPerTensor(Compressor):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        """The error is half a scale per element, up to rounding."""
+        """Return the properties: the error is half a scale per element, up to rounding."""
 
         def bound(values: Tensor) -> float:
             rows = cls.rows(values, parameters)
@@ -71,7 +71,7 @@ class TorchQuantizationPerTensor(Compressor):
 
     @classmethod
     def rows(cls, gradient: Tensor, parameters: CompressorParameters) -> Tensor:
-        """The gradient as the rows that share a range: float32 `[rows, length]`."""
+        """Return the gradient as rows that share a range: float32 `[rows, length]`."""
         return gradient[None]
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -94,7 +94,7 @@ class PerChannelParameters(CompressorParameters):
 
 
 class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
-    """quantization_perchannel_hook: one range for each 512 elements."""
+    """quantization_perchannel_hook: one range per 512 elements."""
 
     Parameters = PerChannelParameters
     about = About(
@@ -107,7 +107,7 @@ class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
 
     @classmethod
     def rows(cls, gradient: Tensor, parameters: CompressorParameters) -> Tensor:
-        """Rows of the gradient; zeros fill the last one, or all of it."""
+        """Return the gradient's rows; the last one is filled up with zeros, or all zeros."""
         assert isinstance(parameters, PerChannelParameters)
         size = parameters.bucket_size
         missing = size - gradient.numel() % size
@@ -115,9 +115,9 @@ class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
 
 
 def ranges(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(scale, zero point) of each row as torch's observers compute them: float32 `[rows]`; an empty
-    row has the least scale."""
-    if rows.shape[0] == 1 and rows.shape[1]:  # over everything: ten times as fast
+    """Return (scale, zero point) of each row as torch's observers compute them: float32 `[rows]`;
+    an empty row has the least scale."""
+    if rows.shape[0] == 1 and rows.shape[1]:  # without `dim`: ten times as fast
         least, most = (value.view(1) for value in rows.aminmax())
     elif rows.shape[1]:
         least, most = rows.aminmax(dim=1)
@@ -129,7 +129,7 @@ def ranges(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def read_ranges(message: Tensor, n: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Scales and zero points of another worker; raises `InputError` for impossible ones."""
+    """Read another worker's scales and zero points; raises `InputError` if they are impossible."""
     values = from_bytes(_body(message, n, _RANGES), torch.float32, 2 * rows)
     scale, zero = values[:rows], values[rows:]
     if rows and (not bool((scale >= LEAST_SCALE).all()) or not bool((zero <= LEVELS).all())):
@@ -148,7 +148,7 @@ def _add_codes(payloads: Iterable[Tensor], out: Tensor, known: list[tuple[Tensor
 
 
 def _body(message: Tensor, n: int, flags: int) -> Tensor:
-    frames = read_frames(message, expected=Codec.AFFINE, most=1)  # on a GPU one header is read
+    frames = read_frames(message, expected=Codec.AFFINE, most=1)  # on a GPU only one header is read
     size = message.numel() - HEADER_BYTES
     if [(one.numel, one.flags, one.body.numel()) for one in frames] != [(n, flags, size)]:
         raise InputError(f"damaged payload: not one frame of {n} elements, of kind {flags}")

@@ -1,1 +1,1 @@
-"""Methods that send linear sketches."""
+"""Methods that send linear sketches of the gradient."""

@@ -1,17 +1,17 @@
-"""FetchSGD: workers add up small sketches, and the large coordinates are read from the sum.
+"""FetchSGD: workers all-reduce small sketches and recover the large coordinates from the sum.
 
 A count sketch of a bucket of n elements is a table of r rows and c columns: in each row, element i
-is added to one column h(i) with a sign s(i), both hashes. It is linear, so workers all-reduce
-their tables (32 r c bits, divided by their number) and momentum and error live in the sketch:
+is added to column h(i) with sign s(i), both given by hashes. It is linear, so workers all-reduce
+their tables (32 r c bits, divided by their number), and momentum and error are kept as sketches:
     S_u = rho S_u + mean table,    S_e = S_e + S_u,
     estimate_i = median over rows of s(i) S_e[row, h(i)],    update = the k largest estimates,
-and the cells that the update hits become zero in S_e and in S_u. By default c = .075 n and
-k = .0075 n: 500,000 and 50,000 of the paper's 6.5 million parameters.
+and the cells of the updated elements become zero in S_e and in S_u. By default c = .075 n and k =
+.0075 n: 500,000 and 50,000 of the paper's 6.5 million parameters.
 
-Readings: every worker keeps the state of the paper's server. The learning rate is the optimiser's,
-1 in the error's sum. Cells are zeroed as in the published code; the paper takes S(update) off S_e.
-Biased by the selection; an estimate is off by what collides, in a row by about |g| / sqrt(c). Works
-in host memory.
+Choices: every worker keeps the state of the paper's server. The learning rate is left to the
+optimiser and is 1 in the error's sum. Cells are zeroed as in the published code; the paper
+subtracts S(update) from S_e. The selection is biased; collisions change an estimate in a row by
+about |g| / sqrt(c). Runs in host memory.
 
 Source: D. Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with
 Sketching", ICML 2020, arXiv:2007.07682; the published code. Count sketches: M. Charikar, K. Chen,
@@ -38,11 +38,11 @@ from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange
 
 PARTS = 2
-"""Partial tables: each row of each is written by one thread only."""
+"""Number of partial tables: each row of each is written by a single thread."""
 _CHUNK = 1024
-"""Elements that are hashed together: they stay in the processor's cache."""
+"""Elements that are hashed together: few enough to stay in the processor's cache."""
 Keys = NDArray[np.uint64]
-"""Keys of the hashes of each row."""
+"""Hash keys, one per row."""
 
 
 class CountSketchParameters(CompressorParameters):
@@ -53,7 +53,7 @@ class CountSketchParameters(CompressorParameters):
 
 
 class CountSketch(Compressor[CountSketchParameters]):
-    """Count sketches are summed; the heavy coordinates of the sum are the update."""
+    """Sums count sketches; the update is the heavy coordinates of the sum."""
 
     about = About(
         title="FetchSGD (count sketch)",
@@ -75,7 +75,7 @@ class CountSketch(Compressor[CountSketchParameters]):
         mean = yield AllReduce(tensor=sketch(bucket.gradient, keys, columns))
         tables = [self.state[name] for name in ("momentum", "error")]
         for one in tables:
-            if index not in one or one[index].shape != mean.shape:  # the first, or of new settings
+            if index not in one or one[index].shape != mean.shape:  # first use, or new settings
                 one[index] = torch.zeros_like(mean)
         momentum, error = (one[index] for one in tables)
         momentum.mul_(p.momentum).add_(mean.div_(self.worker.count))
@@ -88,13 +88,13 @@ class CountSketch(Compressor[CountSketchParameters]):
         return update
 
     def keys(self, index: int) -> Keys:
-        """Keys of a bucket's hashes, the same on all workers at all steps."""
+        """Return the keys of a bucket's hashes, the same on all workers at all steps."""
         names = (f"count sketch, row {row}" for row in range(self.parameters.rows))
         return np.array([random_key(self.worker.seed, 0, index, name) for name in names])
 
 
 def _launch(name: str, moved: int, values: Tensor, table: Tensor) -> list[KernelCost]:
-    """A launch over both, which moves so many bytes of cells beside."""
+    """Return a launch over values and table that also moves `moved` bytes of cells."""
     n = max(values.numel(), table.numel())
     return [launch("gather_scatter", f"{name}:{spread(n)}", n, moved, values.nbytes, table.nbytes)]
 
@@ -105,23 +105,19 @@ def _launch(name: str, moved: int, values: Tensor, table: Tensor) -> list[Kernel
     )
 )
 def sketch(values: Tensor, keys: Keys, columns: int) -> Tensor:
-    """The table of a float32 `[n]`: float32 `[r, c]`.
-
-    Each cell adds up its elements in order, in `PARTS` sums: the same on any number of threads.
-    """
+    """Return the table of a float32 `[n]`: float32 `[r, c]`. Each cell adds up its elements in
+    order, in `PARTS` sums, so the result does not depend on the threads."""
     n, parts = values.numel(), np.zeros((PARTS, len(keys), columns), dtype=np.float32)
-    # n elements of the range stand for a row of a part, which no two threads share
+    # n elements of the range stand for one row of one part, which stays with one thread
     in_parallel(_add_rows, parts[..., 0].size * n, array(values), parts, keys, grain=max(1, n))
-    with np.errstate(over="ignore"):  # an update that is not finite is refused
+    with np.errstate(over="ignore"):  # a non-finite update is refused later
         return tensor(parts.sum(axis=0), values)
 
 
 @counted_as(lambda out, table, n, keys: _launch("table.estimate", 4 * len(keys) * n, out, table))
 def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
-    """The median over rows of each element's cell times sign: float32 `[n]`.
-
-    Of an even number of rows the mean of the two in the middle.
-    """
+    """Return the median over rows of each element's cell times sign: float32 `[n]`. For an even
+    number of rows it is the mean of the two middle values."""
     out = np.empty(n, dtype=np.float32)
     in_parallel(_estimate, n, array(table), out, keys, grain=_CHUNK)
     return tensor(out, table)
@@ -129,8 +125,8 @@ def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
 
 @counted_as(lambda _, indices, *__: _launch("table.take_off", 0, indices, indices[:0]))
 def take_off(indices: Tensor, table: Tensor, keys: Keys) -> None:
-    """Zero the cells of elements, int64, in place."""
-    plain: Any = bits64  # of all elements at once
+    """Zero the cells of the given elements (int64) in place."""
+    plain: Any = bits64  # vectorised over all elements
     with written_back(table) as cells:
         for row, key in zip(cells, keys, strict=True):
             row[((plain.py_func(key, array(indices)) >> 32) * np.uint64(row.size)) >> 32] = 0
@@ -138,10 +134,8 @@ def take_off(indices: Tensor, table: Tensor, keys: Keys) -> None:
 
 @loop
 def _hash(key: Any, first: int, count: Any, columns: Any, signs: Any) -> None:
-    """Columns (of so many) and signs of elements from number `first` on.
-
-    The column is the upper half of 64 random bits, scaled; the sign is the lowest bit.
-    """
+    """Compute columns (of `count`) and signs of the elements from number `first` on. The column is
+    the upper half of 64 random bits, scaled; the sign is the lowest bit."""
     for i in range(columns.size):
         hashed = bits64(key, first + i)
         columns[i] = ((hashed >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)
@@ -152,7 +146,7 @@ def _hash(key: Any, first: int, count: Any, columns: Any, signs: Any) -> None:
 def _add_rows(start: int, stop: int, values: Any, partial: Any, keys: Any) -> None:
     n = values.size
     columns, signs = np.empty(_CHUNK, dtype=np.int32), np.empty(_CHUNK, dtype=np.float32)
-    for unit in range(start // max(1, n), stop // max(1, n)):  # a row of a part of the elements
+    for unit in range(start // max(1, n), stop // max(1, n)):  # one row of one part of the elements
         part, row = unit % PARTS, unit // PARTS
         cells, last = partial[part][row], n * (part + 1) // PARTS
         for at in range(n * part // PARTS, last, _CHUNK):
@@ -174,8 +168,8 @@ def _estimate(start: int, stop: int, table: Any, out: Any, keys: Any) -> None:
             _hash(keys[row], at, cells.size, columns[: piece.size], signs[: piece.size])
             for i in range(piece.size):
                 found[i] = cells[columns[i]] * signs[i]
-        for turn in range(rows):  # sort each column by exchanging rows, whatever the values
-            # odd-even transposition: as many turns as rows are enough
+        for turn in range(rows):  # sort each column by swapping rows, without branches
+            # odd-even transposition sort: as many passes as rows suffice
             for row in range(turn % 2, rows - 1, 2):
                 upper, lower = seen[row][: piece.size], seen[row + 1][: piece.size]
                 for i in range(upper.size):
@@ -184,5 +178,5 @@ def _estimate(start: int, stop: int, table: Any, out: Any, keys: Any) -> None:
                     lower[i] = other if one < other else one
         low_middle, high_middle = seen[(rows - 1) // 2], seen[rows // 2]
         for i in range(piece.size):
-            # halves first, so that two large ones stay finite; of odd rows both are the same
+            # halve first, so that two large values stay finite; with odd rows both are the same
             piece[i] = np.float32(0.5) * low_middle[i] + np.float32(0.5) * high_middle[i]

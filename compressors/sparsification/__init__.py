@@ -1,1 +1,1 @@
-"""Methods that send some elements and leave out the rest."""
+"""Methods that send some elements and omit the others."""

@@ -121,7 +121,7 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
     rates = [(dtype, getattr(cluster.sums, dtype)) for dtype in _SHOWN_TYPES]
     told = [f"{dtype} {units.exact(rate, 'bandwidth')}" for dtype, rate in rates if rate]
     if told:
-        yield "additions", ", ".join(told)
+        yield "summation", ", ".join(told)
     for number, (setting, file) in enumerate(scenario.files.items()):
         yield ("from files" if number == 0 else ""), f"{setting}: {shown(Path(file))}"
 

@@ -18,10 +18,10 @@ _CALIBRATION = {
 }
 
 ABOUT_LINKS = (
-    "In parentheses: the range of such links. Indented: the link as one transport sees it (gloo).",
+    "In parentheses: the range. Indented: the link as one transport sees it (gloo).",
     "estimate: a figure was not measured, or not on such a link.",
-    "One link with its source: gcsim list links NAME. To change a figure in a scenario:",
-    "network: {like: NAME, latency: 20 us}",
+    "One link with its source: gcsim list links NAME.",
+    "To change a figure in a scenario: network: {like: NAME, latency: 20 us}.",
 )
 """Notes below the tables."""
 

@@ -1,13 +1,13 @@
-"""Rate of the slowest link up to which a method pays.
+"""Rate of the slowest link up to which a method pays, or from which on.
 
-Uncompressed training and the method are simulated over rates, from slow to fast; where they change
-places, a bisection finds the rate at which both take the same time as stated. (Where they change
-places at no rate, the drawn worlds at the rate of the closest times say whether the printed ones
-do.) The drawn worlds at three rates around it, powers of four apart, and at more where these do not
-hold it, give its range: in each, the gain is linear in the rate's logarithm between two of them.
-The rate itself is where the printed iterations (medians over the worlds) are equal: between known
-rates the gain as stated and the worlds' addition to it are linear likewise, and the worlds at the
-rate found so join them until they agree.
+Uncompressed training and the method are simulated over rates, from slow to fast. Where their order
+changes, a bisection finds the rate at which both take the same stated time. (If it changes at no
+rate, the drawn worlds at the rate with the closest times decide whether the printed order does.)
+The range comes from the drawn worlds at three rates around that one, powers of four apart, and at
+more if needed: in each world the gain is interpolated linearly in the logarithm of the rate. The
+break-even itself is the rate with equal printed iterations (medians over the worlds): stated gain
+and the worlds' difference from it are interpolated likewise, and worlds are drawn at each rate that
+is found until it no longer moves.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MOST = 14
 _APART = 4.0  # factor between rates with drawn worlds, common to all methods
 _FAR = 3  # steps beyond these rates to which a world's line is extended
 _FLAT = 1e-9
-_CLEAR = math.log(2)  # gain as stated of which the worlds' median is surely on the same side
-_WIDENED = 4  # most attempts at rates that hold the range and the printed rate
+_CLEAR = math.log(2)  # stated gain from which the worlds' median surely has the same sign
+_WIDENED = 4  # most attempts to find rates that enclose the range and the printed rate
 
 
 def no_break_even(engine: Engine) -> str:
@@ -79,8 +79,8 @@ def break_even(
         of = rows(rate, close, draws=True) if close else {}
         return stated | {label: _gain(of[label]) for label in close if of}
 
-    def gain(label: str, rate: float) -> float:
-        return _gain(rows(rate, [label])[label])
+    def gain(label: str, rate: float, *, draws: bool = False) -> float:
+        return _gain(rows(rate, [label], draws)[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
@@ -92,29 +92,37 @@ def break_even(
         rate = min(known, key=lambda rate: abs(stated[rate]))
         if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate] > 0):
             turned.append(label)
+    turned += [label for label, span in spans.items() if _rises(span)]
     spans |= _spans(known, turned, drawn_gains)
-    crossing = [label for label, span in spans.items() if not isinstance(span, bool)]
+    crossing = [
+        label for label, span in spans.items() if not (isinstance(span, bool) or _rises(span))
+    ]
     progress()
     found = []
     worlds = cache(partial(rows, names=crossing, draws=True))
     for label, span in spans.items():
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
+            progress()
+            continue
+        own, drawn = partial(gain, label), partial(rows, names=[label], draws=True)
+        if _rises(span):
+            rate = _crossing(partial(gain, label, draws=True), span, _CLOSER)
+            one = BreakEven(label=label, rate=rate, pays=True, above=True)
         else:
-            own, drawn = partial(gain, label), partial(rows, names=[label], draws=True)
             about = BreakEven(label=label, rate=_crossing(own, span, _ROUGH), pays=True)
             one = _with_worlds(about, dense, worlds, drawn, curves[label], wide=label in ranged)
             if one is about:
                 one = replace(about, rate=_crossing(own, span))
             if label not in ranged:
                 one = BreakEven(label=label, rate=one.rate, pays=one.pays)
-            found.append(one)
+        found.append(one)
         progress()
     return found
 
 
 class _Curve:
-    """Gain of a method over rates as stated, and the worlds' addition to it, as far as known."""
+    """Known stated gains of a method by rate, and the worlds' differences from them."""
 
     def __init__(self) -> None:
         self.stated: dict[float, float] = {}
@@ -127,8 +135,8 @@ class _Curve:
             self._added[rate] = _gain(row) - self.stated[rate]
 
     def crossing(self, slow: float, fast: float) -> float:
-        """Rate between two others at which the sum of both, linear in the rate's logarithm between
-        known rates, falls below 0 first."""
+        """Return the first rate between two others at which the sum of both, interpolated linearly
+        in the rate's logarithm, falls below 0."""
         rates = [rate for rate in sorted({*self.stated, *self._added}) if slow <= rate <= fast]
         at = np.log(rates)
         gains = np.zeros(len(rates))
@@ -141,7 +149,11 @@ class _Curve:
 
 
 _Ends = tuple[tuple[float, float], tuple[float, float]]
-"""Two rates, the slower first, with the gain at each."""
+"""Two rates with the gain at each, above 0 at the first: the slower one, unless the gain rises."""
+
+
+def _rises(span: _Ends | bool) -> bool:
+    return not isinstance(span, bool) and span[0][0] > span[1][0]
 
 
 def _spans(
@@ -149,10 +161,11 @@ def _spans(
     labels: Sequence[str],
     gains_at: Callable[[float, Sequence[str]], dict[str, float]],
 ) -> dict[str, _Ends | bool]:
-    """Fastest two neighbouring rates between which each method stops being faster, else whether it
-    is faster at any. Rates below one that is refused, for its messages are too long, are left out;
-    empty if all are."""
+    """Fastest two neighbouring rates between which each method stops being faster; where it does
+    not, those between which it begins to be; else whether it is faster. Rates below one that is
+    refused, for its messages are too long, are left out; empty if all are."""
     found: dict[str, _Ends | bool] = {}
+    rising: dict[str, _Ends] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
     for place in reversed(range(len(rates))):
@@ -166,12 +179,14 @@ def _spans(
             faster[label] |= now > 0
             if now > 0 >= before.get(label, now):
                 found[label] = (rates[place], now), (rates[place + 1], before[label])
+            elif now <= 0 < before.get(label, now):
+                rising.setdefault(label, ((rates[place + 1], before[label]), (rates[place], now)))
         before = gains
-    return {label: found.get(label, faster[label]) for label in labels if before}
+    return {label: found.get(label, rising.get(label, faster[label])) for label in labels if before}
 
 
 def _gain(row: Row) -> float:
-    """Gain of the method, positive where it is faster."""
+    """Return the gain of the method, positive if it is faster."""
     return math.log(row.speedup_vs_dense or 1.0)
 
 
@@ -252,8 +267,8 @@ def _with_worlds(
 
 
 def _places(gains: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Place by world at which its gain `[rates, worlds]` is above 0 last, linear between two rates;
-    beyond them on the line through the nearest two."""
+    """Return the last place, by world, at which the gain `[rates, worlds]` is above 0, linear
+    between two rates and extrapolated from the nearest two."""
     count = len(gains)
     last = count - 1 - np.argmax(gains[::-1] > 0, axis=0)
     last = np.where((gains > 0).any(axis=0), last, 0)

@@ -1,7 +1,7 @@
 """Changes instead of gradient compression, and the time that each saves.
 
-A change is some settings of the scenario; the engine simulates uncompressed training and the
-advised methods with it, for as many samples, medians of the drawn worlds.
+A change consists of settings of the scenario. The engine simulates uncompressed training and the
+advised methods with it, for the same number of samples; times are medians of the drawn worlds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LEAST = 0.01
 """Least share of some method's iteration that a listed change saves."""
 _FEW = 8
 """Most workers for trying two collectives at a time, which are simulated message by message."""
-_ALL = 1000  # factor on the rate at which bytes no longer matter
+_ALL = 1000  # factor on the rate with which bytes take practically no time
 
 
 def candidates(question: Question) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Changes possible in this scenario: words, settings, effect on the training."""
+    """Yield the possible changes of this scenario: words, settings, effect on the training."""
     scenario = question.scenario
     cluster, training = scenario.cluster, scenario.training
     chosen = cluster.collectives
@@ -91,7 +91,7 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
 
 
 def dense_of(scenario: Scenario) -> str:
-    """Label of uncompressed training."""
+    """Return the label of uncompressed training."""
     assert scenario.dense is not None  # noqa: S101
     return scenario.compressors[scenario.dense].label
 
@@ -113,7 +113,7 @@ def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
 
 
 def _saved(now: Row, then: Row) -> float:
-    """Seconds saved per iteration, for as many samples."""
+    """Return the seconds saved per iteration, for the same number of samples."""
     ratio = now.throughput_samples_per_s / then.throughput_samples_per_s
     return now.iteration_s * (1 - ratio)
 

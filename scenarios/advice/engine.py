@@ -1,7 +1,7 @@
-"""Rows of a scenario with some settings changed, by the engine of a run.
+"""Rows of a scenario with changed settings, simulated as in a run.
 
-A change is as in `gcsim run --set`, without stage 1: profiles are the scenario's or shipped ones.
-Results are kept as those of runs.
+Changes are settings as in `gcsim run --set`. Stage 1 does not run again: profiles are the
+scenario's, or shipped ones. Results are cached like those of runs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
 MOST_DRAWN = 64
-"""Drawn worlds of a change or a break-even, of which a median or a rate on a logarithmic scale is
-reported; a run's own rows have all."""
+"""Most drawn worlds for a change or a break-even, which report only a median or a rate on a
+logarithmic scale; a run's own rows have all worlds."""
 _APART, _ROWS = "advice", "rows"
-"""Parts of the name of a kept result: it has no timelines; of rows alone: no provenance either,
-and no times with rings and with trees."""
+"""Parts of the key of a cached result without timelines; and without provenance and times with
+rings and trees."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTraffic:
-    """A method's traffic, and its key."""
+    """A method's traffic profile and its cache key."""
 
     key: str
     profile: TrafficProfile
@@ -53,7 +53,7 @@ class KnownTraffic:
 
 
 class Engine:
-    """Engine of one scenario."""
+    """Simulation of variants of one scenario."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Engine:
         tell: Callable[[str], None] = lambda _: None,
         known: Sequence[KnownTraffic] = (),
     ) -> None:
-        """Take the profiles in `known`, of all methods in order, or find them: those kept by this
-        scenario's runs, if complete, else shipped ones; the rest is measured, which `tell`
+        """Use the profiles in `known` (of all methods, in order), or else those cached by runs of
+        this scenario, if complete, or else shipped ones; the rest is measured, which `tell`
         announces. Raises `InputError` as a run does."""
         self._tell = tell
         self.question, self.scenario = question, question.scenario
         self._cache, self._progress = cache, progress or SilentProgress()
         self.came: tuple[str, ...] = ()  # labels of methods with shipped profiles
-        self.measured: tuple[str, ...] = ()  # methods just measured, and how long that took
+        self.measured: tuple[str, ...] = ()  # methods that were measured now, and how long it took
         self.measured_s = 0.0
         check_trace(self.scenario)
         chosen = self.scenario.compressors[: len(known)]
@@ -133,7 +133,7 @@ class Engine:
         )
 
     def known(self, choice: CompressorChoice, scenario: Scenario) -> KnownTraffic | None:
-        """A method's traffic if known without running it."""
+        """Return a method's traffic if it is known without running the method."""
         which = _which(scenario, choice)
         if which not in self._known:
             recorded = isinstance(scenario.gradients, RecordedGradients)
@@ -144,15 +144,15 @@ class Engine:
         return self._known[which]
 
     def result(self) -> Result:
-        """Result of the scenario itself; raises `InputError` as a run does."""
+        """Result of the unchanged scenario; raises `InputError` as a run does."""
         return self._simulated(self.scenario, self.scenario.compressors, sources=True)
 
     def rows(
         self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
     ) -> dict[str, Row] | None:
-        """Rows by label with these settings, of all methods or of these and the uncompressed one,
-        as stated or in up to `MOST_DRAWN` worlds. None where that is no scenario or dense traffic
-        is unknown; other methods without known traffic are left out."""
+        """Return rows by label with these settings, of all methods or of `labels` and the dense
+        one, as stated or with up to `MOST_DRAWN` draws. None if the scenario is not valid or dense
+        traffic is unknown; other methods without known traffic are left out."""
         scenario = self.question.changed(overrides)
         if scenario is None:
             return None
@@ -172,7 +172,7 @@ class Engine:
         return {row.label: row for row in found.rows}
 
     def row_of(self, choice: CompressorChoice, known: KnownTraffic, *, most_draws: int) -> Row:
-        """Row of one method whose traffic is known, with at most `most_draws` draws."""
+        """Return the row of one method with known traffic, with at most `most_draws` draws."""
         draws = min(self.scenario.draws, most_draws)
         whole = draws == self.scenario.draws
         scenario = replace(self.scenario, draws=draws)
@@ -216,7 +216,7 @@ class Engine:
 
 
 def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
-    """Announcement of the measurements to come, with their duration if known."""
+    """Return the announcement of the coming measurements, with their duration if known."""
     named = ", ".join(choice.label for choice in left[:_NAMED])
     more = f" and {len(left) - _NAMED} others" if len(left) > _NAMED else ""
     source = scenario.gradients
@@ -231,7 +231,7 @@ def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
 
 
 def duration_of(seconds: float) -> str:
-    """Duration in words, seconds or minutes."""
+    """Return a duration in words, in seconds or minutes."""
     return f"{max(5, round(seconds, -1)):.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 

@@ -1,4 +1,4 @@
-"""Unstated facts of the user's cluster, and their possible answers."""
+"""Facts of the user's cluster that are not stated, and their possible values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
 
 
 def open_questions(question: Question) -> Iterator[Answer]:
-    """Answers that would change the scenario."""
+    """Yield answers that would change the scenario."""
     cluster = question.scenario.cluster
     if cluster.workers == 1:
         return
@@ -49,7 +49,7 @@ _ENDS: tuple[Literal["nodes", "racks"], ...] = ("nodes", "racks")
 
 
 def _of_the_network(question: Question) -> Iterator[Answer]:
-    """Answers on the link between nodes: a cap, RDMA or TCP."""
+    """Yield answers on the link between nodes: a rate limit, RDMA or TCP."""
     cluster = question.scenario.cluster
     link = cluster.at_one_nic.network
     if carrier(cluster.collectives.transport, link.name).endswith("TCP"):
@@ -69,23 +69,23 @@ _WAYS = {
     "across": "two sockets: NODE or SYS",
     "host": "via SHM: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL or no P2P driver",
 }
-"""Ways between two GPUs of a node without NVLink, of which a bus of a board says nothing."""
+"""Ways between two GPUs of a node without NVLink, which the board does not determine."""
 
 
 WHICH_WAY = (
     "find out how the GPUs talk: NCCL_DEBUG=INFO logs via P2P or via SHM, "
     "nvidia-smi topo -m shows the way"
 )
-"""Check that decides between the ways (src/transport/p2p.cc and shm.cc of NCCL)."""
+"""Command whose output decides between these ways (NCCL: src/transport/p2p.cc and shm.cc)."""
 
 
 def of_the_bus(answer: Answer) -> bool:
-    """Whether an answer is one of the ways between two GPUs."""
+    """Whether an answer is about the way between two GPUs."""
     return any(one.startswith("cluster.intra_node=") for one in answer.overrides)
 
 
 def is_choice(answer: Answer) -> bool:
-    """Whether an answer is a way to train, not a fact of the cluster."""
+    """Whether an answer is a choice of the user rather than a fact of the cluster."""
     return any(one.startswith(_BETWEEN) for one in answer.overrides)
 
 

@@ -1,7 +1,7 @@
-"""The same method in other code: its iteration by the engine of a run.
+"""Iteration of a method in other implementations, simulated as in a run.
 
-Such code is of methods whose kernels and bytes depend on the tensors' shapes alone, or has those of
-gcsim's method: no gradients are needed.
+No gradients are needed: kernels and bytes of these implementations depend only on the tensors'
+shapes, or are those of gcsim's method.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gcsim.scenarios.scenario import CompressorChoice
 
 
 def other_code(engine: Engine, label: str) -> Iterator[OtherCode]:
-    """A method of the scenario in each other code that is known: all exchange between workers."""
+    """Yield a method's iteration in each other known implementation, for exchanges of workers."""
     scenario = engine.scenario
     choice = next((one for one in scenario.compressors if one.label == label), None)
     if choice is None or scenario.training.between != "workers":  # None: dense through servers
@@ -37,7 +37,7 @@ def other_code(engine: Engine, label: str) -> Iterator[OtherCode]:
 
 
 def in_other_code(choice: CompressorChoice) -> Iterator[CompressorChoice]:
-    """The same method in each other code that is known."""
+    """Yield the same method in each other known implementation."""
     given = choice.kind, choice.implementation, choice.parameters
     for method, name, stated in implementations.alternatives(*given):
         kind, parameters = implementations.installed(method, name, stated)
@@ -48,7 +48,7 @@ def in_other_code(choice: CompressorChoice) -> Iterator[CompressorChoice]:
 def _by_shapes(
     choice: CompressorChoice, like: KnownTraffic | None, *, by_formula: bool
 ) -> KnownTraffic | None:
-    """Traffic on the buckets of another method."""
+    """Return a method's traffic on the buckets of another method's profile."""
     if like is None:
         return None
     try:

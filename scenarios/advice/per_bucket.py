@@ -1,9 +1,9 @@
 """Plans that compress only the buckets whose exchange the backward pass does not hide.
 
-Early buckets travel while the rest is computed, so compressing them costs time and exactness for
-nothing. Each bucket is dense, half precision, or by the method in question; the engine simulates
-whole iterations, overlap and queues included, as the mean over some drawn worlds, since a plan for
-the stated network alone is slow on slower ones.
+Early buckets travel while the rest of backward is computed, so compressing them costs time and
+accuracy for nothing. Each bucket is sent dense, in half precision, or by the method. The engine
+simulates whole iterations with overlap and queues; the mean over some drawn worlds counts, since a
+plan for only the stated network is slow on slower ones.
 
 The search starts from the fastest single method and changes one bucket at a time, the last ready
 first, until nothing improves: none of the 3^buckets plans that differs in one bucket is faster.
@@ -25,23 +25,23 @@ from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.simulator.as_trained import as_stored
 from gcsim.traces.profile import Step, TrafficProfile
 
-_ALIKE = 1e-3  # share of an iteration within which a bucket is left as exact as possible
+_ALIKE = 1e-3  # least gain, as a share of an iteration, for which a bucket gets less exact
 _PASSES = 4
-_WORLDS = 8  # draws that judge a choice
+_WORLDS = 8  # number of draws over which plans are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Method for each bucket."""
 
-    label: str  # the method used beside dense and half precision
+    label: str  # the method used in addition to dense and half precision
     choices: tuple[CompressorChoice, ...]  # methods of the buckets, in order of readiness
     elements: tuple[int, ...]  # elements of the buckets
-    row: Row  # row of the plan; its error is at most the method's alone
-    alone: Row  # fastest of its methods for all buckets
+    row: Row  # row of the plan; its error is at most that of the method on all buckets
+    alone: Row  # row of the fastest single method for all buckets
 
     def share(self, label: str) -> float:
-        """Share of the gradient sent by this method."""
+        """Return the share of the gradient that this method sends."""
         sizes = Counter[str]()
         for choice, size in zip(self.choices, self.elements, strict=True):
             sizes[choice.label] += size
@@ -49,8 +49,8 @@ class Plan:
 
 
 def can_share(choice: CompressorChoice) -> bool:
-    """Whether other buckets may use other methods: all workers take the same step, that of the mean
-    gradient, without a momentum or scale of the method's own."""
+    """Whether other buckets may use other methods: if all workers take the same step with the mean
+    gradient, and the method has no momentum or scale of its own."""
     cls, given = compressor_class(choice.kind), choice.parameters
     checked = check_parameters(choice.kind, given)
     promised = cls.properties(checked)
@@ -63,8 +63,8 @@ def can_share(choice: CompressorChoice) -> bool:
 
 
 def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
-    """Fastest plan found of these methods, the most exact first; the last may have a period of
-    several steps. None for unknown traffic or a single bucket."""
+    """Return the fastest plan that is found for these methods (most exact first; only the last may
+    have a period of several steps). None for unknown traffic or a single bucket."""
     scenario = engine.scenario
     known = [engine.known(choice, scenario) for choice in choices]
     methods = [
@@ -113,8 +113,8 @@ def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
 
 
 def mixed(methods: Sequence[KnownTraffic], chosen: Sequence[int]) -> KnownTraffic:
-    """Traffic of buckets with their own methods, all but the last of which do the same in each
-    step; the quality is the last one's, which exact buckets only better."""
+    """Return the traffic of buckets with different methods, of which only the last varies over
+    steps. Its quality is the last one's, which is a lower bound."""
     last = methods[-1].profile
     others = {number: methods[number].profile for number in set(chosen) - {len(methods) - 1}}
     if any(profile.period != 1 for profile in others.values()):

@@ -1,14 +1,14 @@
-"""Scenario that advice is asked for: a few words, a recorded trace or a file.
+"""Scenario for which advice is wanted, from a few words, a recorded trace or a file.
 
-A word is a setting of a scenario file, checked as such; mistakes name the user's word. Defaults are
-the most common: NCCL between GPUs, Gloo between CPUs, the board's bus, a batch of 32. Without a
-file the methods are those deployed, or offered by frameworks and well-known papers, one setting
-each: the default, or the one its paper and `docs/compressors.md` use most.
+A word is a setting of a scenario file and checked as such; errors name the user's word. Defaults
+are the most common: NCCL between GPUs, Gloo between CPUs, the board's bus, a batch of 32. Without a
+file the methods are those that are deployed, or offered by frameworks and well-known papers, with
+one setting each: the default, or the one that its paper and `docs/compressors.md` use most.
 
 Traffic profiles are shipped, or measured as for a run. A shipped profile (`setting`: gradients
-drawn from gcsim's fit, with its numbers of workers, iterations and samples) stands for the same
-model with any batch size, length of a sample and seed: traffic depends on the tensors' shapes, and
-for the few methods that go by values on their distribution.
+drawn from gcsim's fit, with fixed numbers of workers, iterations and samples) is used for the same
+model with any batch size, sample length and seed: traffic depends on the tensors' shapes, and for
+the few methods that depend on values, on the distribution of these.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog, load
-from gcsim.scenarios.catalog.at_hand import device_named
 from gcsim.scenarios.catalog.loops import loop_named
+from gcsim.scenarios.catalog.this_machine import device_named
 from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
@@ -49,7 +49,7 @@ NAME = "advice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Options in place of a file; None: not given."""
+    """Options that replace a file; None: not given."""
 
     model: str | None = None
     device: str | None = None
@@ -60,7 +60,7 @@ class Words:
     nics: int | None = None
     """NICs of a node."""
     group: Sequence[str] | None = None
-    """Groups of unlike nodes: "4 x 8 a100 @ 100gbe"; in place of device, gpus and nodes."""
+    """Groups of different nodes: "4 x 8 a100 @ 100gbe"; replaces device, gpus and nodes."""
     parameters: str | None = None
     """Size of the model instead of its name: "110M"."""
     network: str | Mapping[str, Any] | None = None
@@ -69,7 +69,7 @@ class Words:
     """Samples per GPU."""
     precision: str | None = None
     sequence: int | None = None
-    """Tokens of a sample, of a model by formula."""
+    """Tokens per sample of a model by formula."""
     checkpointing: str | None = None
     loop: str | None = None
     """Framework that trains: ddp, horovod, paddle, deepspeed, own."""
@@ -95,7 +95,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "cost_per_hour": ("cost", "per_hour"),
 }
 SUPPOSED_LOOP = "training.loop=ddp"
-"""Loop of a question without a scenario's file: that of the hook which the answer deploys."""
+"""Training loop that is assumed without a scenario file: that of the hook that advice deploys."""
 SUPPOSED_HALF = "training.precision=fp16"
 _NAMED: dict[str, Callable[[str], str]] = {
     "model": lambda word: catalog.model(word).name,
@@ -112,12 +112,12 @@ _STAND_INS: dict[str, Any] = {
     "model": "lenet", "device": "v100", "nodes": 2, "network": "10gbe",
     "group": [{"nodes": 2, "device": "v100", "network": "10gbe"}],
 }  # fmt: skip
-"""Replace missing or wrong words while the others are checked."""
+"""Stand-ins for missing or wrong words while the others are checked."""
 _GROUP = re.compile(
     r"\s*(?P<nodes>\d+)\s*x\s*(?:(?P<gpus>\d+)\s+)?(?P<device>[^@]*[^@\s])"
     r"(?:\s*@\s*(?:(?P<nics>\d+)\s*x\s*)?(?P<network>.+))?"
 )
-"""Nodes, GPUs of each, their device, its NICs and their network, as answers write a cluster."""
+"""Nodes, GPUs per node, device, NICs and network of a group, as answers write a cluster."""
 _GROUP_EXAMPLE = "4 x 8 a100 @ 100gbe"
 _OF_ALIKE = ("nodes", "device", "devices_per_node", "nics_per_node", "nics", "intra_node")
 """Settings of a file's cluster that groups replace."""
@@ -130,7 +130,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Question:
-    """A scenario and its changes."""
+    """A scenario for which advice is wanted, and changes to it."""
 
     document: Document
     path: Path
@@ -139,11 +139,11 @@ class Question:
     fitting: bool = True
     """Whether methods that do not fit in the devices' memory are left out."""
     supposed: tuple[str, ...] = ()
-    """Overrides that stand for facts not stated."""
+    """Overrides that are assumed because the user states nothing."""
 
     @cached_property
     def scenario(self) -> Scenario:
-        """Scenario at its largest size alone; raises as `load_scenario`."""
+        """Scenario with only its largest size; raises as `load_scenario`."""
         found = self._loaded((), warn=True)
         return replace(found, node_counts=found.node_counts[-1:])
 
@@ -152,7 +152,7 @@ class Question:
         return self.stated(*keys) is not None
 
     def stated(self, *keys: str) -> Any:
-        """A setting as the file, a word or an override states it; None where none does."""
+        """Return a setting that the file, a word or an override states; None if none does."""
         document = deepcopy(self.document)
         apply(document, self.overrides)
         held: Any = document.data
@@ -162,11 +162,11 @@ class Question:
 
     @property
     def states_loop(self) -> bool:
-        """Whether the framework that trains, or what it overlaps, is stated."""
+        """Whether the training loop or its overlap is stated."""
         return any(self.states_setting("training", key) for key in ("loop", "framework", "overlap"))
 
     def changed(self, overrides: Sequence[str]) -> Scenario | None:
-        """The question with settings as in `--set`; None where that is no scenario."""
+        """Return the scenario with settings as in `--set`; None if it is not valid."""
         try:
             found = self._loaded(overrides, warn=False)
         except InputError:
@@ -186,10 +186,10 @@ def ask(
     seed: int | None = None,
     called: Callable[[str], str] = str,
 ) -> Question:
-    """Scenario of a file or shipped name with these words for its settings, or of the words alone,
-    with a recorded trace if `source` is its folder or a shipped one's name.
+    """Build a question from a scenario file or shipped name, whose settings `words` change, or from
+    `words` alone, with a recorded trace if `source` is its folder or a shipped one's name.
 
-    `called` gives the user's name of a word: "--network". Raises `InputError` for missing words;
+    `called` returns the user's name of a word: "--network". Raises `InputError` for missing words;
     the given ones are checked with the scenario.
     """
     if source is None and words.model is not None and _trace(words.model) is not None:
@@ -199,7 +199,7 @@ def ask(
         try:
             if _is_model(source):
                 source, words = None, replace(words, model=source)
-        except InputError as error:  # others of the line are told with it
+        except InputError as error:  # reported together with other problems
             unknown += error.problems
             source, words = None, replace(words, model=_STAND_INS["model"])
     said, problems = _said(words, called)
@@ -235,8 +235,8 @@ def ask(
 
 
 def _in_half(question: Question) -> bool:
-    """Whether a question without a precision is one of 16-bit passes: a transformer by formula, on
-    devices with times for them."""
+    """Whether 16-bit passes are assumed for a question without a precision: for a transformer by
+    formula on devices with 16-bit times."""
     if question.states_setting("training", "precision") or question.states_setting("compute"):
         return False
     groups = question.stated("cluster", "groups") or [question.stated("cluster")]
@@ -247,7 +247,7 @@ def _in_half(question: Question) -> bool:
 
 
 def _trace(source: str) -> Path | None:
-    """Folder of a recording, if it is one."""
+    """Return the folder of a recording, if `source` is one."""
     path = shipped_traces().get(source, Path(source))
     return path if (path / MANIFEST).is_file() else None
 
@@ -286,7 +286,7 @@ def _limit(words: Words) -> list[str]:
 
 
 def number(text: str | None) -> Any:
-    """A word as a number, if it is one; else as it stands."""
+    """Convert a word to a number, if it is one."""
     for kind in (int, float):
         with suppress(TypeError, ValueError):
             return kind(text)  # type: ignore[arg-type]
@@ -294,18 +294,18 @@ def number(text: str | None) -> Any:
 
 
 def option(name: str) -> str:
-    """Option of the command for a word."""
+    """Return the command-line option for a word."""
     return f"--{name.replace('_', '-')}"
 
 
 def scenario_from(settings: Mapping[str, Any]) -> Scenario:
-    """Scenario of a file's settings; raises as `load_scenario`."""
+    """Build the scenario of a file's settings; raises as `load_scenario`."""
     document = Document(name=NAME, data={"name": NAME, **settings})
     return scenario_of(document, Path.cwd() / f"{NAME}.yaml")
 
 
 def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Settings of the words, and problems of some, which have stand-ins."""
+    """Return the settings of the words, and problems of some, which get stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
     problems: list[Problem] = []
     gpus = said.get("gpus")
@@ -358,7 +358,7 @@ def count_of(text: str) -> float:
 
 
 def _of_size(text: str, model: str | None) -> str:
-    """Catalogue model with about so many parameters."""
+    """Return the catalogue's model with about this many parameters."""
     count = count_of(text)
     if model is not None:
         raise InputError(f"is given together with the model {model!r}", hint="keep one of the two")
@@ -383,7 +383,7 @@ def _million(count: int) -> str:
 
 
 def _needed(said: Mapping[str, Any]) -> list[str]:
-    """Words that a question needs beside these."""
+    """Return the words that a question needs in addition to these."""
     groups = said.get("group")
     replaced = {"device", "nodes"} if groups else set()
     if groups and all("network" in group for group in groups):
@@ -467,18 +467,18 @@ LOCAL: Mapping[str, object] = {"kind": "torch_post_local_sgd", "label": "post-lo
 
 _WORKERS, _ITERATIONS, _SEED = 2, 2, 0
 LARGE_BUCKET = 100 << 20
-"""Bucket size with further profiles of uncompressed training and half precision."""
+"""Larger bucket size for which profiles of dense training and half precision are shipped, too."""
 _SAMPLES, _TOKENS = 32, 4096
 
 
 def _usual_batch(model: ModelEntry) -> int:
-    """Samples per worker of shipped profiles and default advice: 32, or 4,096 tokens if fewer."""
+    """Return the default samples per worker: 32, or fewer if these exceed 4,096 tokens."""
     tokens = model.input_shape[0] if model.input == "tokens" and model.input_shape else 0
     return min(_SAMPLES, max(1, _TOKENS // tokens)) if tokens else _SAMPLES
 
 
 def setting(model: ModelEntry) -> dict[str, object]:
-    """Settings with which a run of the scenario measures the shipped traffic."""
+    """Return the settings with which a run measures the shipped traffic."""
     return {
         "batch_size": _usual_batch(model),
         "gradients": {"source": "synthetic", "workers": _WORKERS, "iterations": _ITERATIONS},
@@ -487,7 +487,7 @@ def setting(model: ModelEntry) -> dict[str, object]:
 
 
 def name_of(model: ModelEntry, choice: CompressorChoice, buckets: DdpBuckets) -> str:
-    """Name of a method's shipped profile, which is the same at any sequence length."""
+    """Return the name of a method's shipped profile, which is valid for any sequence length."""
     facts: Mapping[str, object] = {
         "compressor": choice.kind,
         "parameters": choice.parameters,
@@ -505,7 +505,7 @@ def path_of(model: ModelEntry, folder: Path | None = None) -> Path:
 
 
 def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProfile | None:
-    """Shipped profile of a scenario's method, if it is of this code."""
+    """Return the shipped profile of a scenario's method, unless it is of other code."""
     model = scenario.model
     if not is_shipped(model):
         return None

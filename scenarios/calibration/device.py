@@ -59,7 +59,7 @@ from gcsim.traces.timing.steps import StepTimes, time_steps
 SECONDS = 45.0  # time for the compressors' kernels
 QUICK_SECONDS = 8.0
 LIMIT = {False: 280.0, True: 45.0}
-"""Seconds of all of it on a GPU, quick or not: whole stages take what the rest leaves."""
+"""Seconds of the whole calibration on a GPU, by `quick`; stages get the time left by the rest."""
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
 """Models and batches of the training steps when none is named."""
 QUICK_REFERENCE = (("resnet18_cifar10", 4),)

@@ -1,8 +1,8 @@
-"""Whole stages of shipped methods on a GPU: the host's price of a launch, and each stage's factors.
+"""Timing of whole stages of shipped methods on a GPU: host prices of a launch, stages' factors.
 
-A method has one stage before its last collective and one after it. Each is timed on the host's
-clock, stretch by stretch, from idle device to idle device: of a matrix of 1 to 61 million elements,
-and of one bucket of BERT-base and of ResNet-50.
+A method has one stage before its last collective and one after it. Each stretch of a stage is timed
+on the host's clock, from idle device to idle device, on a matrix of 1 to 61 million elements and on
+one bucket each of BERT-base and ResNet-50.
 
 At a million elements a GPU waits for its host, so launches are priced by
 
@@ -90,8 +90,8 @@ def time_stages(
     clock: Callable[[], float] = time.monotonic,
     advance: Callable[[str], None] = lambda note: None,
 ) -> list[Timed]:
-    """Stages of all methods on one bucket, then on the next, until `seconds` of `clock` are over.
-    Whatever exceeds the device's memory is left out."""
+    """Time the stages of all methods on one bucket, then on the next, until `seconds` of `clock`
+    are over. Whatever exceeds the device's memory is left out."""
     begun = clock()
     found: list[Timed] = []
     for number, each in enumerate(data):
@@ -114,7 +114,7 @@ def time_stages(
 
 
 def host_prices(timed: Iterable[Timed], over: str, conditions: str) -> dict[Queued, KernelRate]:
-    """Prices of launches; a range holds 8 of 10 stages, each as if all prices were off alike."""
+    """Fit prices of launches; ranges scale all prices by one factor and hold 8 of 10 stages."""
     used = [(one.launches, one.seconds) for one in timed if any(one.launches)]
     work, seconds = (np.array(each, dtype=float) for each in zip(*used, strict=True))
     prices = positive(work, seconds)
@@ -131,7 +131,7 @@ def host_prices(timed: Iterable[Timed], over: str, conditions: str) -> dict[Queu
 
 
 def stage_clocks(timed: Iterable[Timed], device: Device) -> dict[str, Clocks]:
-    """Factors of each stage on its times by `device` without any."""
+    """Return each stage's factors, relative to its times by `device` without factors."""
     prices = PriceList(device)
     lengths: dict[str, list[tuple[list[tuple[float, float]], float]]] = {}
     for one in timed:
@@ -143,7 +143,7 @@ def stage_clocks(timed: Iterable[Timed], device: Device) -> dict[str, Clocks]:
 
 
 def with_stages(device: Device, timed: Sequence[Timed], conditions: str) -> Device:
-    """The device with its host's prices and its stages' factors, from stages."""
+    """Return the device with the host prices and stage factors fitted to timed stages."""
     short = [one for one in timed if one.elements == ELEMENTS and one.name.split(",")[0] in METHODS]
     over = ", ".join(dict.fromkeys(one.name.split(",")[0] for one in short))
     device = replace(device, host=host_prices(short, over, conditions), stages={})
@@ -151,13 +151,13 @@ def with_stages(device: Device, timed: Sequence[Timed], conditions: str) -> Devi
 
 
 def layout_of(model: str, number: int) -> BucketLayout:
-    """Layout of a bucket that DDP makes of a shipped model."""
+    """Return the layout of one of DDP's buckets of a shipped model."""
     network = build_model(shipped_model(model), seed=0, device="meta")
     return bucket_layouts([(n, tuple(p.shape)) for n, p in trainable(network)])[number]
 
 
 def _stages(name: str, values: torch.Tensor, layout: BucketLayout | None) -> Iterator[Timed]:
-    """Both stages of the second step of each kind, the lowest time of some rounds."""
+    """Time both stages of the second step of each kind: the lowest time of several rounds."""
     cls, parameters = compressor_class(name), check_parameters(name, {})
     bucket = matrix_bucket(values, second_moments=bool(cls.requires))
     bucket = replace(bucket, layout=layout or bucket.layout)
@@ -196,7 +196,7 @@ def _stages(name: str, values: torch.Tensor, layout: BucketLayout | None) -> Ite
 
 
 class _Clock(Observer):
-    """Host seconds of each stretch, from idle to idle device."""
+    """Observer that measures host seconds of each stretch, from idle to idle device."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: list[float] = []

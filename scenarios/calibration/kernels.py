@@ -61,8 +61,8 @@ def time_compressors(
 def _possible(
     wanted: int, before: int, spent: Mapping[str, float], *, left: float, seconds: float
 ) -> tuple[int, list[str]]:
-    """Largest size up to `wanted` that fits time and memory, and the methods that fit; none when
-    the size is not worth it. `spent`: seconds of a round at the size before."""
+    """Return the largest size up to `wanted` that fits in time and memory, and the methods that
+    fit; none if the size is not worth it. `spent`: seconds of a round at the size before."""
     elements = wanted
     while elements >= _AT_ANY_PRICE:
         factor = _rounds(elements) * elements / before if before else 0.0
@@ -84,8 +84,8 @@ def _at(
     rounds: int,
     clock: Clock,
 ) -> tuple[list[Site], dict[str, float]]:
-    """Kernels of each method, and the time of one of its rounds."""
-    give_back_freed_memory()  # blocks of the sizes that the last one needed
+    """Time the kernels of each method; return them and the time of a round of each method."""
+    give_back_freed_memory()  # blocks of the previous size
     gradients = [gradient(elements, seed) for seed in (1, 2)]
     sites: list[Site] = []
     took: dict[str, float] = {}

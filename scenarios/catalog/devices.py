@@ -1,4 +1,4 @@
-"""Entries of devices: their values, and the file of a measured one.
+"""Entries of devices, read from the catalogue and written for a measured device.
 
 Keys of `devices*.yaml` are fields of `Device`. A device combines its entry (kernels, its own
 training rates) with its `board`'s rows in the tables of `catalog/rates.py`. A measured device is
@@ -46,7 +46,7 @@ HOST: dict[Queued, KernelRate] = {
 
 
 def old_host(entry: Spelled) -> bool:
-    """Whether an entry lacks a price: older files' `host` prices metered kernels."""
+    """Return whether `host` lacks a launch's price: older files price metered kernels by it."""
     return not set(QUEUED) <= set(entry.host or ())
 
 
@@ -58,7 +58,7 @@ def _check_board(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """Another board's measured steps, scaled."""
+    """Measured steps of another board, to be scaled by a factor."""
 
     board: Annotated[Text, Rule(_check_board)]
     factor: Annotated[Times, Key("time")]
@@ -84,7 +84,7 @@ class DeviceTable(Section):
 
 
 def build_device(name: str, entry: Spelled) -> Device:
-    """Value of a checked entry."""
+    """Build the device of a checked entry."""
     scaled = None if entry.scaled_from is None else entry.scaled_from.value(Scaled)
     board = _board(entry)
     processor = entry.processor if board is None else board.processor
@@ -120,7 +120,7 @@ def merged_device(
 def _measured(
     board: str | None, scaled: Scaled | None
 ) -> dict[tuple[str, Precision, int], MeasuredTimes]:
-    """The board's own curves over those scaled from another's."""
+    """Return the board's own curves, and those scaled from another board for what it lacks."""
     own = {} if board is None else rates.measured_times(board)
     if scaled is None:
         return own
@@ -144,8 +144,8 @@ def _measured(
 
 
 def _board(entry: Spelled) -> rates.Board | None:
-    """Data for the layer model: the table's, or the entry's kernel rates if it is a GPU (on
-    processors the model needs a factor)."""
+    """Return the data for the layer model: the table's, or for a GPU the entry's kernel rates (on
+    a CPU the model needs a factor)."""
     if entry.board is not None:
         return rates.boards()[entry.board]
     if entry.processor != "gpu":

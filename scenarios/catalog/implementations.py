@@ -1,7 +1,7 @@
-"""Code of others: other implementations of a method, from `catalog/implementations.yaml`.
+"""Third-party implementations of methods, from `catalog/implementations.yaml`.
 
-An entry with a `kind` stands for that registered method, whose operators and bytes are those of the
-other code; one without has the kernels of gcsim's method and a cost of its own around the exchange.
+An entry with a `kind` is run as that registered method, which has the third-party code's operators
+and bytes; one without has the kernels of gcsim's method and its own cost around the exchange.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Implementation:
     deploy: tuple[str, ...]  # lines to paste, with parameters as {name}
 
     def around(self, hook: Framework) -> Framework:
-        """Cost around an exchange, given that of the framework's hook."""
+        """Return the cost around an exchange, given that of the framework's hook."""
         return hook if self.stated is None else self.stated.value(Framework, hook)
 
 
@@ -82,8 +82,8 @@ def _all() -> Mapping[str, Mapping[str, Implementation]]:
 
 
 def of(kind: str, name: str = "") -> Implementation | None:
-    """Implementation that a method runs by its registered name and its implementation's; None for
-    gcsim's own. Raises `InputError`, its place the key, for an unknown one."""
+    """Return the implementation for a method's registered name and the implementation's name; None
+    for gcsim's own. Raises `InputError` for an unknown one, with the key as its place."""
     every = (one for entries in _all().values() for one in entries.values())
     stands = next((one for one in every if one.kind == kind), None)
     known = _all().get(kind, {})
@@ -98,8 +98,8 @@ def of(kind: str, name: str = "") -> Implementation | None:
 
 
 def installed(method: str, name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Registered name and parameters with which an implementation of a method runs. Raises
-    `InputError` for an unknown one, and for options, which are gcsim's."""
+    """Return the registered name and the parameters for an implementation of a method. Raises
+    `InputError` for an unknown one, and for options that only gcsim's own code has."""
     entry = of(method, name) if name else None
     if entry is None:
         return method, dict(given)
@@ -118,7 +118,7 @@ def installed(method: str, name: str, given: Mapping[str, Any]) -> tuple[str, di
 def alternatives(
     kind: str, name: str, parameters: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method, implementation and stated parameters of the same in other code."""
+    """Yield method, implementation and parameters of the same algorithm in other code."""
     own = of(kind, name)
     method = kind if own is None else own.method
     if own is not None and own.kind:

@@ -1,8 +1,8 @@
-"""Default costs of a training loop beside its passes, kernels and network.
+"""Default costs of a training loop other than its passes, kernels and network.
 
-`catalog/loops.yaml`: interference by transport, contention between a node's devices, workers' skew,
-waits of exchanges by loop, code around them by framework. A scenario's numbers replace the
-catalogue's, and their ranges.
+`catalog/loops.yaml` has interference by transport, contention between a node's devices, the skew of
+workers, waits of exchanges by loop, and the code around exchanges by framework. Numbers in a
+scenario replace the catalogue's numbers and ranges.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Loop(Setting):
 
 
 class _Exchanges(Section):
-    """A framework's own exchange, and one left to a hook."""
+    """Code costs of a framework's own exchange, and of an exchange by a communication hook."""
 
     reducer: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
     hook: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
 
     def codes(self, base: tuple[Framework, Framework]) -> tuple[Framework, Framework]:
-        """Costs of both exchanges, over those of `base`."""
+        """Return the costs of both exchanges; those not stated are from `base`."""
         return self.reducer.value(Framework, base[0]), self.hook.value(Framework, base[1])
 
 
@@ -78,13 +78,13 @@ def _loops() -> _Loops:
 
 
 def interference(transport: str) -> Interference:
-    """Interference of a transport's collectives; none without figures."""
+    """Return the interference of a transport's collectives; none without figures."""
     entry = _loops().interference.get(transport)
     return Interference() if entry is None else entry.value(Interference)
 
 
 def between_nodes(code: Framework, transport: str) -> Framework:
-    """Code around an exchange, with a step's cost on several nodes under a transport."""
+    """Return `code` with the cost of a step on several nodes with this transport."""
     entry = _loops().between_nodes.get(transport)
     return code if entry is None else entry.value(Framework, code)
 
@@ -95,17 +95,17 @@ def workers() -> Noise:
 
 
 def shared_node(transport: str) -> SharedNode:
-    """Contention between a node's devices; none for the ideal transport."""
+    """Return the contention between a node's devices; none for the ideal transport."""
     return contention("process_each") if transport in _loops().interference else SharedNode()
 
 
 def contention(name: str) -> SharedNode:
-    """Contention under processes of this kind; `InputError` for an unknown one."""
+    """Return the contention for processes of this kind; raises `InputError` if unknown."""
     return _entry(_loops().shared_node, name, "kind of processes").value(SharedNode)
 
 
 def loop_named(word: str) -> str:
-    """Name of the loop that a word stands for; `InputError` for an unknown one."""
+    """Return the name of the loop for a word; raises `InputError` if unknown."""
     plain = compact(word)
     name = word if word in _loops().loops else _CALLED.get(plain, plain)
     if name in _loops().loops:
@@ -118,7 +118,7 @@ def loop_named(word: str) -> str:
 
 
 def loop(name: str, *, on_devices: bool = False) -> Loop:
-    """Loop of a name, by the maker of its sums."""
+    """Return the loop of a name; the `_nccl` variant, if any, when sums are made on devices."""
     known = _loops().loops
     return known.get(f"{name}_nccl" if on_devices else name, known[name]).value(Loop)
 
@@ -140,7 +140,7 @@ def frameworks() -> Mapping[str, str]:
 
 
 def framework(name: str) -> tuple[Framework, Framework]:
-    """Code around dense and hook's exchanges; `InputError` for an unknown name."""
+    """Return the code costs of dense and of hooks' exchanges; raises `InputError` if unknown."""
     free = Framework(), Framework()
     if name == "none":
         return free

@@ -1,9 +1,9 @@
 """Measured training steps and their devices: the catalogue's tables.
 
 `training_rates.csv` has a measurement per row, `large_rates.csv` those of language models,
-`training_sources.csv` the citations, `hardware.csv` the layer model's facts of a board,
+`training_sources.csv` the citations, `hardware.csv` the boards' data for the layer model, and
 `layer_times.yaml` its coefficients, fitted by `tests/benchmarks/layer_model_fit.py`. Boards with
-rates but no kernels help to fit, and are no devices of the catalogue.
+rates but without kernel prices are used in the fit only; they are not devices of the catalogue.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
 
 
 def _large(*names: str) -> LargeCosts:
-    """Coefficients for large products, with the range of a board that helped to fit them or not."""
+    """Return the coefficients for large products; the range is wider for a board not in the fit."""
     fit = _fit().large
     known = any(one.board in names for one in large_measurements())
     return LargeCosts(
@@ -244,7 +244,7 @@ def _large(*names: str) -> LargeCosts:
 
 
 def _strange(costs: Spelled) -> Range:
-    """Error for an unmeasured model on an unmeasured board."""
+    """Return the error for an unmeasured model on an unmeasured board."""
     (low, high), (other_low, other_high) = costs.unknown, _fit().strange
     return min(low, other_low), max(high, other_high)
 
@@ -261,7 +261,7 @@ def _error_of(costs: Spelled, models: int) -> Range:
 
 
 def effective_range(processor: Processor, rate: float) -> Range:
-    """Range of an effective rate, for models of which only FLOPs are known."""
+    """Return the range of an effective rate, for models of which only the FLOPs are known."""
     fastest, slowest = _fit().costs[processor]["fp32"].flops
     return rate / slowest, rate / fastest
 

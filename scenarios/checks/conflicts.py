@@ -1,7 +1,7 @@
-"""Settings, each right in itself, that cannot be together.
+"""Checks for settings that are valid alone but contradict each other.
 
-Nodes and workers outside the cluster, a shared medium that is wired, NVLink on a board without it,
-a transport without algorithms, copies over a changing link, faults that leave nobody: each with its
+Examples: nodes and workers outside the cluster, NVLink on a board without it, a transport without
+algorithms, copies over a link whose rate changes, faults that leave no worker. Each problem has its
 place; nothing is run.
 """
 
@@ -35,8 +35,8 @@ def contradictions(
     sizes: Sequence[int],
     train: Spelled | None,
 ) -> list[Problem]:
-    """Problems of a file whose sections are right; `sizes`: ascending numbers of nodes;
-    `train`: the section, if any."""
+    """Return the contradictions between sections that are each valid. `sizes`: ascending numbers of
+    nodes; `train`: the section, if any."""
     return [
         *_too_many(document, cluster, training),
         *_no_such_nodes(document, cluster, training),
@@ -116,7 +116,7 @@ def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> 
 
 
 def _groups(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    """Groups of unlike nodes beside what knows one kind."""
+    """Find settings that do not work with groups of different nodes."""
     if not cluster.groups:
         return
     at: Keys = ("cluster", "groups")
@@ -125,7 +125,7 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
     unlike = by_speed or any(group.batch != 1 for group in cluster.groups)
     processors = {group.device.processor for group in cluster.groups} - {None}
     one = "leave one of the two out"
-    beside: list[tuple[bool, Keys, str, str]] = [
+    unsupported: list[tuple[bool, Keys, str, str]] = [
         (len(processors) > 1, at, ": CPUs and GPUs have no transport in common", "take one kind"),
         (
             training.machines(cluster) is not None,
@@ -139,7 +139,7 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
             " is for one device, but the groups have several",
             "leave it out: each device has its own times",
         ),
-        (training.faults is not None, ("training", "faults"), " beside cluster.groups", one),
+        (training.faults is not None, ("training", "faults"), " with cluster.groups", one),
         (
             unlike and training.input is not None,
             ("training", "input"),
@@ -147,11 +147,11 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
             one,
         ),
     ]
-    beside += [
-        (by_speed and "batch_size" in group, (*at, number, "batch_size"), " beside by_speed", one)
+    unsupported += [
+        (by_speed and "batch_size" in group, (*at, number, "batch_size"), " with by_speed", one)
         for number, group in enumerate(stated["groups"])
     ]
-    for so, key_path, message, hint in beside:
+    for so, key_path, message, hint in unsupported:
         if so:
             yield document.problem(key_path, message, hint)
 
@@ -174,7 +174,7 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
 def _between(
     document: Document, cluster: Cluster, training: Training, sizes: Sequence[int]
 ) -> Iterator[Problem]:
-    """Exchanges between nodes or racks beside what knows all workers alone, or without racks."""
+    """Find settings that exchanges between nodes or racks do not support, and unfilled racks."""
     if training.between == "workers":
         return
     where, of_racks = ("training", "between"), training.between == "racks"
@@ -194,8 +194,8 @@ def _between(
         (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
         (of_racks and getattr(cluster, unlike), ("cluster", unlike), "different nodes"),
     )
-    for beside, key_path, what in others:
-        if beside:
+    for stated, key_path, what in others:
+        if stated:
             yield document.problem(
                 where,
                 f" = {training.between!r} with {dotted(key_path)} ({what}): not simulated together",
@@ -223,7 +223,7 @@ def _strategy(document: Document, cluster: Cluster, training: Training) -> Itera
 
 
 def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Keys, str]]:
-    """Settings of these that no sharded optimizer goes with, and why."""
+    """Yield the settings that a sharded optimizer does not support, and why."""
     collectives: Keys = ("cluster", "collectives")
     if cluster.servers:
         yield (*collectives, "servers"), "parameter servers are not simulated with it"
@@ -239,7 +239,7 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
             "it shards inside nodes, so it needs several nodes with several devices each",
         )
     if training.sharded:
-        beside: tuple[tuple[bool, Keys], ...] = (
+        conflicting: tuple[tuple[bool, Keys], ...] = (
             (training.input is not None, ("training", "input")),
             (training.between != "workers", ("training", "between")),
             (training.overlap in ("none", "by_tensor"), ("training", "overlap")),
@@ -247,7 +247,7 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
             (bool(training.on_host), ("training", "on_host")),
             (cluster.collectives.transport in ("mpich", "custom"), (*collectives, "transport")),
         )
-        for so, key_path in beside:
+        for so, key_path in conflicting:
             if so:
                 yield key_path, "not simulated together"
 
@@ -255,13 +255,13 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
 def shardable(
     choice: CompressorChoice, cluster: Cluster, training: Training, strategy: Strategy
 ) -> bool:
-    """Whether a method's time by a strategy is known."""
+    """Return whether gcsim can predict the method's time with this strategy."""
     training = replace(training, strategy=strategy)
     return unshardable(choice, strategy) is None and not any(against_sharding(cluster, training))
 
 
 def unshardable(choice: CompressorChoice, strategy: Strategy) -> str | None:
-    """State of a method that a strategy cannot shard; None where it can shard all."""
+    """Return the state of a method that a strategy cannot shard; None if it can shard all."""
     if strategy == "ddp":
         return None
     if has_optimizer(choice):
@@ -276,8 +276,8 @@ def unshardable(choice: CompressorChoice, strategy: Strategy) -> str | None:
 
 
 def has_optimizer(choice: CompressorChoice) -> bool:
-    """Whether a method keeps the optimizer's state itself, whole on each worker: with momentum of
-    its own, or with steps between exchanges."""
+    """Return whether a method keeps optimizer state itself, unsharded on each worker: it has its
+    own momentum, or local steps between exchanges."""
     method, parameters = method_of(choice.kind, choice.parameters)
     own, _ = method.momentum(parameters)
     return own > 0 or method.properties(parameters).replicas != "identical"
@@ -288,11 +288,11 @@ _NEEDS = {
     "nccl_nvls_tree_simple": "intra_node",
     "nccl_collnet_simple": "network",
 }
-"""Link whose switch adds, by algorithm."""
+"""Link whose switch does the additions, by algorithm."""
 
 
 def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """NCCL's algorithms by name that need a switch that adds."""
+    """Find stated algorithms of NCCL that need in-network reduction, without a switch that adds."""
     for key in ("all_reduce", "all_gather"):
         chosen = getattr(cluster.collectives, key)
         if chosen not in _NEEDS:
@@ -319,7 +319,7 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _that_adds(cluster: Cluster, place: str) -> str:
-    """Setting with which a switch of the link at `place` adds."""
+    """Return the setting with which a switch of the link at `place` adds."""
     if place == "network":
         link = f"{{like: {cluster.at_one_nic.network.name}, switch_adds: 1}}"
         return f"a link whose switch sums: cluster.network: {link}"
@@ -337,8 +337,8 @@ def _adds(bus: str | None) -> bool:
 
 
 def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """NVLink and xGMI of other boards, by the catalogue's name, and switches that add where the
-    device's own link has none. PCIe fits all boards; other figures are those of a user's board."""
+    """Find catalogue NVLink and xGMI links of other boards, and switches that add although the
+    device's own link has none. PCIe fits all boards; other figures describe a user's own board."""
     for number, (first, _, device) in enumerate(cluster.kinds):
         link = cluster.buses.get(first, cluster.intra_node)
         if device.bus is None or link.name.removesuffix("_ideal") == device.bus:
@@ -376,7 +376,7 @@ def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """Pods by halves, and several uplinks where one's rate changes."""
+    """Find `pod` or `pod_uplink` without the other, and several uplinks with a changing rate."""
     racks = cluster.racks
     if racks is None:
         return
@@ -393,7 +393,7 @@ def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """Links that change over time where that is not supported."""
+    """Find links whose rate changes over time where that is not supported."""
     link, racks = cluster.intra_node, cluster.racks
     if link.timed and cluster.collectives.stages:
         message = f": {link.name} changes over time, but copies between device and host cannot"
@@ -449,12 +449,12 @@ def _of(deaths: Iterable[Fault], node: int) -> Iterator[Fault]:
 
 
 def _down(death: Fault, at: Fraction) -> bool:
-    """Whether the node is down at that time, the instant of its death included."""
+    """Return whether the node is down at that time, including the instant of its death."""
     return death.at <= at and (death.down is None or at < death.at + death.down)
 
 
 def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
-    """Whether all of the first `nodes` nodes are down once this one has died."""
+    """Return whether all of the first `nodes` nodes are down after this death."""
     down = {death.node for death in faults.deaths if _down(death, last.at)}
     return last.node < nodes and down >= set(range(nodes))
 

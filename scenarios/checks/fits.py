@@ -1,8 +1,8 @@
-"""Fit of a scenario in its devices' memory, and settings with which it would fit.
+"""Check that a scenario fits in its devices' memory, and find settings with which it would fit.
 
-Only what needs more than the device has at the low end of the estimate is refused
-(`simulator/memory.py`): by how much, its parts, and single changes that help, or several where none
-does alone.
+A method is refused only if the low end of its estimate (`simulator/memory.py`) exceeds the device's
+memory. The message has the excess, the parts, and single changes that help, or combinations if no
+single change does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Misfit:
 
     @property
     def label(self) -> str:
-        """Names of the methods."""
+        """The labels in one string."""
         return ", ".join(self.labels)
 
     @property
@@ -61,12 +61,12 @@ class Misfit:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """Assignments of `--set` with which it surely fits; empty where none are known."""
+        """Assignments of `--set` with which it surely fits; empty if none are known."""
         return next((one.sets for one in self.remedies if one.sure and one.sets), ())
 
     @property
     def over(self) -> float:
-        """Bytes too many, at least."""
+        """The least number of bytes by which the memory is exceeded."""
         return self.memory.low - (self.memory.device or 0)
 
     @property
@@ -127,20 +127,20 @@ def _digits(nbytes: float) -> str:
 
 
 def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
-    """Texts of methods that do not fit, those with the least memory first and with all changes that
-    surely help, the others with the mildest."""
+    """Return a text per misfit, by ascending memory: the first with all changes that surely help,
+    the others with the smallest change."""
     texts: list[str] = []
     for one in sorted(found, key=lambda one: one.memory.low):
         cures = tuple(each for each in one.remedies if each.sure) or one.remedies
         has = "" if texts else f" of the {gib(one.memory.device or 0)} of {one.device}"
-        told = replace(one, remedies=cures[:1] if texts else cures)
-        texts.append(f"{one.need}{has}; {told.cure}")
+        shown = replace(one, remedies=cures[:1] if texts else cures)
+        texts.append(f"{one.need}{has}; {shown.cure}")
     return tuple(texts)
 
 
 def misfits(scenario: Scenario, offered: Collection[str] | None = None) -> list[Misfit]:
-    """Methods that do not fit, with what would help: of other devices those of offers, or the
-    catalogue's."""
+    """Return the methods that do not fit, with remedies. Other devices are those offered, or those
+    of the catalogue."""
     alike: dict[tuple[str, Memory, tuple[bool, ...]], list[CompressorChoice]] = {}
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
@@ -160,8 +160,8 @@ def misfits(scenario: Scenario, offered: Collection[str] | None = None) -> list[
 
 
 def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
-    """Memory with full checkpointing, and how much longer passes take, of a model by formula that
-    has less; nothing where that does not fit."""
+    """Return the memory with full checkpointing and the longer passes, as text, for a model by
+    formula without it; nothing if that does not fit either."""
     if scenario.model.transformer is None or scenario.training.checkpointing == "full":
         return []
     full: Setting = (("training.checkpointing=full",), {"checkpointing": "full"})
@@ -171,7 +171,7 @@ def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
 def _remedies(
     scenario: Scenario, choice: CompressorChoice, offered: Collection[str] | None
 ) -> Iterator[Remedy]:
-    """Settings and devices, the least change first."""
+    """Yield settings and devices that help, the smallest change first."""
     axes = [list(axis) for axis in _axes(scenario, choice)]
     alone = [one for axis in axes for one in _mildest(scenario, choice, [[s] for s in axis])]
     if not any(one.sure for one in alone):
@@ -192,9 +192,9 @@ def _remedies(
 def _sharded(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
-    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where one
-    does on the GPUs of the scenario, which is a setting of its own, and for a method whose state no
-    stage shards."""
+    """Return the fewest GPUs, and the lowest ZeRO stage on these, with which it fits. Returns None
+    if a stage fits on the scenario's own GPUs (then it is one of the settings), or if no stage can
+    shard the method's state."""
     settings = [one for one in settings if one not in _STRATEGIES]
     first = max(2, scenario.cluster.workers)
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
@@ -213,7 +213,7 @@ def _sharded(
 
 
 def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Setting]]:
-    """Settings that save memory, by key, the mildest first."""
+    """Yield settings that save memory, by key, the smallest change first."""
     training, network = scenario.training, scenario.model.transformer
     batch, parts = scenario.batch_size, training.accumulation
     cuts = [n for n in range(2, min(batch, _MOST_CUTS) + 1) if batch % n == 0]
@@ -245,7 +245,7 @@ def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Set
 def _mildest(
     scenario: Scenario, choice: CompressorChoice, tried: Iterable[Sequence[Setting]]
 ) -> list[Remedy]:
-    """The first settings that fit, else the first that may."""
+    """Return the first settings that surely fit, else the first that may."""
     found: list[Remedy] = []
     for settings in tried:
         held = _with(scenario, choice, settings)
@@ -274,7 +274,7 @@ def _with(
 
 
 def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
-    """Share of the passes that checkpointing adds."""
+    """Return the share of the passes' time that checkpointing adds, as text."""
     model = scenario.model
     if "checkpointing" not in change or model.transformer is None:
         return ""
@@ -288,8 +288,8 @@ def _device(
     offered: Collection[str] | None, scenario: Scenario, choice: CompressorChoice,
     settings: Sequence[Setting],
 ) -> str | None:  # fmt: skip
-    """The device of the least memory that holds it and is no slower, in the place of those with
-    less; none for groups with unequal batches, which may go by the device."""
+    """Return the device with the least memory that fits and is no slower, to replace those that do
+    not fit; None for groups with unequal batches, which may depend on the device."""
     groups, stated = scenario.cluster.groups, scenario.training.device_memory
     if any(group.batch != 1 for group in groups):
         return None

@@ -1,4 +1,4 @@
-"""Values that are possible and probably a slip of the unit: warnings with their place."""
+"""Warnings for values that are possible but probably have a wrong unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_PASSES = 3600  # seconds of the passes of one iteration
 
 
 def implausible(document: Document, file: ScenarioFile, cluster: Cluster) -> Iterator[Problem]:
-    """Rates of a NIC and times of the passes beyond what anything has."""
+    """Find NIC rates and times of passes that no real system has."""
     one = cluster.at_one_nic
     links = [one.network, *one.nics.values()] if cluster.nodes > 1 else []
     most = max((link.bandwidth for link in links if ETHERNET.match(link.name)), default=0)

@@ -39,7 +39,7 @@ _SMALLEST, _LARGEST = Fraction(1, 10**12), 10**15
 
 
 def shown(path: Path) -> str:
-    """Path for a message, relative where shorter."""
+    """Return the path for a message, relative if that is shorter."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
@@ -81,7 +81,7 @@ def read_rows(
 
 
 def few(problems: list[Problem]) -> list[Problem]:
-    """First problems only: a wrong separator makes all rows wrong."""
+    """Return the first problems only: a wrong separator makes all rows wrong."""
     if len(problems) <= _SHOWN:
         return problems
     left = f"and {len(problems) - _SHOWN:,} more of the rows"
@@ -89,8 +89,8 @@ def few(problems: list[Problem]) -> list[Problem]:
 
 
 def read_points(path: Path) -> list[tuple[str, Point]]:
-    """Points of a file with their places; `InputError` with the mistakes: no file, too large, no
-    header, a row that is no time and rate, a negative number."""
+    """Read the points of a file with their places; raises `InputError` with all mistakes: no file,
+    too large, no header, a row other than a time and a rate, a negative number."""
     name = shown(path)
 
     def header(number: int, line: str) -> Callable[[str], Point]:

@@ -43,7 +43,7 @@ def _one_rate(section: Spelled) -> None:
     if idle:
         names = " and ".join(f"`{name}`" for name in idle)
         raise invalid(
-            f"{names} would have no effect beside `trace`, which is the goodput over time",
+            f"{names} would have no effect with `trace`, which is the goodput over time",
             "remove one of them",
         )
 
@@ -90,13 +90,13 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
             raise invalid("key 'latency' is missing", _FALLBACK)
         if self.shared and self.up is not None:
             raise invalid(
-                "`up` beside `shared: true`: a half-duplex medium has one direction",
+                "`up` with `shared: true`: a half-duplex medium has one direction",
                 "remove one of them",
             )
         return self
 
     def link(self, *, name: str, source: str, estimate: bool) -> Link:
-        """The link in the simulator's form."""
+        """Return the link in the simulator's form."""
         rates = None if self.trace is None else self.trace.rates
         jitter = self.jitter if isinstance(self.jitter, list) else [self.jitter]
         built: Link = self.value(

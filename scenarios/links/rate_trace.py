@@ -3,10 +3,10 @@
     trace: {points: [[0 s, 50 Mbit/s], [1 s, 20 Mbit/s]], duration: 2 s, after: repeat}
     trace: {file: cell.csv, after: hold}
 
-A rate is goodput from its time to the next one's, 0 in an outage; the first time is 0. The last
-ends at `duration`, by default as long as the one before it, as for equal intervals. `after` has no
-default: what follows a measurement is the user's assumption. A file (`csv_table.py`) counts from
-the scenario file's folder; a resolved scenario holds its rows.
+A rate is the goodput from its time until the next point, 0 in an outage; the first time is 0. The
+last rate ends at `duration`, by default after as long an interval as the one before it. `after` has
+no default: what follows a measurement is the user's assumption. The path of a file (`csv_table.py`)
+is relative to the scenario file's folder; a resolved scenario contains its rows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TraceSection(Section):
 
     @property
     def rates(self) -> RateTrace:
-        """The trace; a file's after `read_traces`."""
+        """The trace; that of a file is set by `read_traces`."""
         if self._rates is None:
             raise InternalError(f"the rates of {self.file} were not read")
         return self._rates
@@ -131,7 +131,7 @@ class TraceSection(Section):
                 f"the end of the last rate is missing: {seen}",
                 hint="write `duration:`, the length of the whole trace",
             )
-        # held for ever, the last rate has no end that anything would depend on
+        # with `after: hold` the last rate never ends, so its duration has no effect
         return times[-1] + (times[-1] - times[-2] if len(times) > 1 else 1)
 
 
@@ -139,8 +139,8 @@ def read_traces(
     section: Section, document: Document, path: Path, key_path: Keys = ()
 ) -> list[Problem]:
     """Read the files of all traces in a checked section; return every mistake with its line.
-    `key_path`: the section's place in the document; a path in a file counts from its folder, one of
-    an option from the working directory."""
+    `key_path`: the section's place in the document. A path in a file is relative to its folder, one
+    in an option to the working directory."""
     problems: list[Problem] = []
     for place, trace in _traces(section, key_path):
         if trace.file is None:
@@ -165,7 +165,7 @@ def read_traces(
 def with_traces(
     model: type[AnySection], document: Document, path: Path, problems: Sequence[Problem] = ()
 ) -> AnySection:
-    """The document as `model`, traces read; `InputError` with its and the given problems."""
+    """Check the document as `model` and read its traces; raises `InputError` with all problems."""
     section, faults = check(model, document)
     found = [*problems, *faults]
     if section is not None:

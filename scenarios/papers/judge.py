@@ -1,15 +1,15 @@
 """Comparison with a paper's statements: orders, pair by pair, and shapes, which are orders along an
 axis.
 
-A pair is *kept* when the paper's leader leads here, *reversed* when it is behind, and *open* when
-nothing tells them apart. With seeds: Student's t over the differences by seed, both sides, at 10 %
+A pair is *kept* if the paper's leader also leads here, *reversed* if it is behind, and *open* if
+the difference is not significant. With seeds: two-sided t-test on the differences by seed, at 10 %
 for all pairs of an order together (S. Holm, "A simple sequentially rejective multiple test
 procedure", Scandinavian Journal of Statistics 6, 1979). Without: a difference of a hundredth.
 Kendall's tau is (kept - reversed) over all pairs (M. Kendall, "A new measure of rank correlation",
 Biometrika 30, 1938).
 
-An order is open unless more than half of its pairs are told apart; then it agrees when none is
-reversed, agrees in part when more are kept than reversed, and else disagrees.
+An order is open unless more than half of its pairs are significant; then it agrees if none is
+reversed, agrees in part if more are kept than reversed, and otherwise disagrees.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scipy.special import stdtr
 from gcsim.scenarios.papers.preset import Agrees, Verdict
 from gcsim.scenarios.trained.bands import holm
 
-TIE = 0.01  # relative difference that tells nothing without seeds
-LEVEL = 0.1  # chance that any pair of an order is told apart by luck alone
+TIE = 0.01  # largest relative difference that counts as a tie without seeds
+LEVEL = 0.1  # probability that any pair of an order is significant by chance
 _SHOWN = 3  # most reversed pairs to name
 
 Groups = Sequence[Sequence[str]]  # best first; members of a group are not compared
@@ -110,7 +110,7 @@ def order(
     *,
     least: bool = False,
 ) -> Verdict:
-    """Whether methods are in the paper's order; `least`: the smallest is ahead."""
+    """Judge whether methods are in the paper's order; `least`: the smallest is ahead."""
     sign = -1 if least else 1
     found = pairs_of({name: [sign * v for v in values] for name, values in here.items()}, expected)
     said = f"{len(found.kept)} of {found.count} pairs kept"
@@ -138,7 +138,7 @@ def monotone(
 def overtakes(
     claim: str, where: str, own: Mapping[str, float], others: Mapping[str, float]
 ) -> Verdict:
-    """Whether a line is below another at the last place, and since where."""
+    """Judge whether a line is below another at the last place, and from which place on."""
     ahead = [own[place] < others[place] for place in own]
     since = len(ahead) - next((n for n, a in enumerate(reversed(ahead)) if not a), len(ahead))
     places = list(own)
@@ -151,14 +151,14 @@ def overtakes(
 
 
 def near(claim: str, where: str, here: float, printed: float, factor: float) -> Verdict:
-    """Whether a ratio is within a factor of the printed one."""
+    """Judge whether a ratio is within a factor of the printed one."""
     inside = printed / factor <= here <= printed * factor
     said = f"{here:.3g} (within a factor of {factor:g}: {'yes' if inside else 'no'})"
     return Verdict(claim, where, f"{printed:g}", said, "agrees" if inside else "disagrees")
 
 
 def at_most(claim: str, where: str, here: Mapping[str, float], limit: float, unit: str) -> Verdict:
-    """Whether none exceeds the paper's limit."""
+    """Judge whether no value exceeds the paper's limit."""
     beyond = {name: value for name, value in here.items() if value > limit}
     said = ", ".join(f"{name} {value:.3g}" for name, value in here.items())
     agrees: Agrees = "agrees"

@@ -33,7 +33,7 @@ _FOR_IMAGES = "resnet20_cifar10"
 _EVALUATIONS = 20  # in a training of the user's length
 
 Agrees = Literal["agrees", "in part", "disagrees", "open"]
-"""open: seeds, or the width of a tie, do not tell the values apart."""
+"""open: the values differ by no more than the seeds do, or than a tie."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
-"""A plan: points of the front in drawn worlds, the one to choose, and what would change the choice.
+"""A plan: points of the Pareto front in drawn worlds, the choice, and the best measurement.
 
-The choice is the cheapest point that meets the deadline and the budget in `SURE` of the drawn
-worlds, with a budget alone the fastest; where none does, the one that does so most often. Without
-either it is the cheapest. Of points that meet them, those that surely fit come first.
+The choice is the cheapest point (with only a budget, the fastest) that meets deadline and budget in
+a share `SURE` of the drawn worlds, or else the point that does so most often. Without either it is
+the cheapest. Among points that meet them, those that surely fit in memory come first.
 
-The measurement to make first is that of an uncertain input of which the fast or the slow third of
-the drawn worlds has another choice. Points that share the input (the same device, the same link)
-are judged in those worlds, the others in all. Of several inputs the one counts that gains most:
-probability and share of money (with a budget alone, of time) together. An input counts only if it
-moves the time of either choice (rank correlation `_MOVES`).
+The best measurement is of an uncertain input for which the fast or the slow third of the drawn
+worlds leads to another choice. Points with that input (of the same device or link) are judged in
+these worlds, others in all. Of several inputs, the one with the largest gain is chosen: probability
+times the share of money (with only a budget, of time) that is saved. The input must change the time
+of one of both choices (rank correlation `_MOVES`).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnPoint:
-    """A point of the front in the drawn worlds."""
+    """A point of the Pareto front in the drawn worlds."""
 
     point: Point  # hours and money are medians
-    hours: Worlds  # one a world
+    hours: Worlds  # hours by world
     inputs: tuple[UncertainInput, ...]
 
     @property
     def money(self) -> Worlds:
-        """One a world."""
+        """Money by world."""
         return self.hours * self.point.work.site.price
 
     @property
@@ -58,13 +58,13 @@ class DrawnPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """An input that would change the choice."""
+    """An input whose measurement may change the choice."""
 
     name: str  # the input, and its device or link
     unit: str
     stated: float
-    end: float  # value from which on the choice is another, in a third of the drawn worlds
-    below: bool  # whether it is another below that value
+    end: float  # value that separates the third of the drawn worlds with another choice
+    below: bool  # whether this third is below the value
     instead: DrawnPoint
     command: str  # command or key that narrows it
 
@@ -79,13 +79,13 @@ class Plan:
     budget: float | None
     front: tuple[DrawnPoint, ...]  # fastest first
     unfit: tuple[tuple[Offer, Misfit], ...]  # offers on which nothing fits
-    left_out: tuple[tuple[Offer, str], ...]  # offers of which nothing is simulated, and why
-    settings: int  # settings that fit: of offer, nodes, micro-batch, checkpointing and method
+    left_out: tuple[tuple[Offer, str], ...]  # offers that are not simulated, and why
+    settings: int  # number of fitting settings: offer, nodes, micro-batch, checkpointing, method
     simulated: int
-    supposed: tuple[str, ...] = ()  # overrides that stand for facts which the question leaves out
+    supposed: tuple[str, ...] = ()  # overrides that are assumed because nothing is stated
 
     def probabilities(self, one: DrawnPoint) -> tuple[float | None, float | None]:
-        """Probability of meeting the deadline, and the budget; None where there is none."""
+        """Return the probabilities of meeting deadline and budget; None for one that is not set."""
         deadline, budget = self.deadline, self.budget
         return (
             None if deadline is None else as_probability((one.hours <= deadline).mean()),
@@ -94,11 +94,11 @@ class Plan:
 
     @property
     def choice(self) -> DrawnPoint | None:
-        """The point to choose; None where nothing fits."""
+        """Point to choose; None if none fits."""
         return self._chosen(lambda _: None)
 
     def _chosen(self, among: Callable[[DrawnPoint], Mask | None]) -> DrawnPoint | None:
-        """The same, each point judged in some of the worlds."""
+        """Return the point to choose if each point is judged in the worlds `among(point)`."""
         return min(self.front, key=lambda one: self._rank(one, among(one)), default=None)
 
     def _rank(self, one: DrawnPoint, among: Mask | None) -> tuple[float, bool, float]:
@@ -106,21 +106,21 @@ class Plan:
         return (-SURE, unsure, self._cost(one, among)) if met >= SURE else (-met, unsure, 0.0)
 
     def met(self, one: DrawnPoint, among: Mask | None = None) -> float:
-        """Share of worlds with deadline and budget met."""
+        """Return the share of worlds in which deadline and budget are met."""
         here = slice(None) if among is None else among
         deadline = math.inf if self.deadline is None else self.deadline
         budget = math.inf if self.budget is None else self.budget
         return float(((one.hours <= deadline) & (one.money <= budget))[here].mean())
 
     def _cost(self, one: DrawnPoint, among: Mask | None) -> float:
-        """Mean of what the choice makes least."""
+        """Return the mean of the quantity that the choice minimises."""
         fast = self.budget is not None and self.deadline is None
         values = one.hours if fast else one.money
         return float(values[slice(None) if among is None else among].mean())
 
     @property
     def measure(self) -> Measurement | None:
-        """The measurement that would change the choice; None where none alone does."""
+        """Measurement that may change the choice; None if no single one does."""
         chosen = self.choice
         if chosen is None or len(self.front) == 1:
             return None
@@ -137,7 +137,7 @@ class Plan:
     def _changes(
         self, chosen: DrawnPoint, given: UncertainInput, subject: str
     ) -> list[tuple[float, Measurement]]:
-        """Gain and measurement, for each third of an input's worlds with another choice."""
+        """Return gain and measurement for each third of an input's worlds with another choice."""
         found = []
         alike = {
             id(one): np.array(own.draws)
@@ -165,7 +165,7 @@ class Plan:
 
 
 def _subject(one: DrawnPoint, given: UncertainInput) -> str:
-    """Device or link that an input belongs to, or the user's code."""
+    """Return the device or link that an input belongs to, or the user's code."""
     cluster = one.point.work.site.scenario.cluster
     name = given.name
     if name.startswith("the network's"):
@@ -177,13 +177,13 @@ def _subject(one: DrawnPoint, given: UncertainInput) -> str:
 
 
 def _beyond(values: Worlds, third: float) -> Mask:
-    """The worlds of the third below, or above, a share of the values."""
+    """Return the worlds in the lowest, or highest, third of the values."""
     end = np.percentile(values, 100 * third)
     return values <= end if third < 0.5 else values >= end
 
 
 def _moves(one: DrawnPoint, name: str) -> bool:
-    """Whether the input moves the point's time."""
+    """Whether the input changes the point's time."""
     own = next((i for i in one.inputs if i.name == name), None)
     if own is None or len(set(own.draws)) < 2:
         return False
@@ -240,7 +240,7 @@ def planned(
 
 
 def _drawn(search: Search, point: Point) -> DrawnPoint:
-    """The point in the scenario's drawn worlds."""
+    """Return the point in the scenario's drawn worlds."""
     work = replace(point.work, choices=(point.choice,))
     result = search.result(work, draws=work.site.scenario.draws)
     (row,) = result.rows

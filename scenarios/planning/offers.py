@@ -4,9 +4,9 @@
     a100,8,4,100gbe,14.20
     v100,4,16,"25 Gbit/s",6.10
 
-`gpus` of a node, `nodes` that can be had, `network` between them as in `gcsim advise --network`,
-`price` of a node and hour in any currency. Columns stand in any order; `name` and `nics`, network
-NICs of a node (1), may be more, and lines that are empty or begin with # are skipped.
+`gpus`: per node; `nodes`: available; `network`: between nodes, as in `gcsim advise --network`;
+`price`: per node and hour, in any currency. Columns may be in any order; `name` and `nics` (NICs
+per node, default 1) are optional. Empty lines and those that begin with # are skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COUNTS = {"gpus": 128, "nodes": 4096, NICS: 32}  # most GPUs per node, nodes, N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A kind of nodes that can be had."""
+    """A kind of nodes that is for rent."""
 
     place: str  # `offers.csv:2`
     name: str  # the file's, or device and network
@@ -49,7 +49,7 @@ class Offer:
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:
-    """Offers of a file in order; `InputError` with every mistake, each with its line."""
+    """Read the offers of a file; `InputError` with every mistake, each with its line."""
     name = shown(path)
 
     def header(number: int, line: str) -> Callable[[str], Offer]:
@@ -89,7 +89,7 @@ def _columns(place: str, header: str) -> list[str]:
 
 
 def _offer(columns: Sequence[str], line: str) -> Offer:
-    """The line's offer, without a place; its mistakes are an `InputError`."""
+    """Parse the offer of a line, without a place; `InputError` for its mistakes."""
     cells = _cells(line)
     if len(cells) != len(columns):
         raise ValueError(f"has {len(cells)} values for {len(columns)} columns")

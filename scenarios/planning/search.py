@@ -1,14 +1,14 @@
 """Search over offers, nodes, checkpointing, micro-batches, strategies and methods for the Pareto
-front.
+front of hours and money.
 
-A *site* is an offer with a number of its nodes (powers of two, and all), a *work* one way to cut a
+A *site* is an offer with a number of its nodes (powers of two, and all), a *work* one way to run a
 step's batch: micro-batch (a power of two), accumulation, checkpointing, and whether the optimizer
-is sharded, which takes longer and is tried where a whole one does not surely fit. Memory comes
-first: works with which a method surely fits, or, where none does, may fit. The engine of a run
-then says how long an iteration is with the stated figures. Works of which passes alone take longer
-and cost more than a point that is known are left out; that leaves the front of hours and money as
-it is, since no iteration is shorter than its passes. A point that may not fit beats none that
-surely fits.
+is sharded, which takes longer and is tried if an unsharded one does not surely fit. Memory is
+checked first: works with which a method surely fits, or, if there are none, may fit. Then stage 2
+simulates an iteration with the stated figures. A work is skipped if its passes without
+communication already take longer and cost more than a known point; this does not change the front,
+since no iteration is shorter than its passes. A point that may not fit never beats one that surely
+fits.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from gcsim.simulator.training import Strategy
 from gcsim.traces.models.transformer import Checkpointing
 
 HOUR = 3600.0
-_EXACT = ("none", "fp16")  # methods about whose accuracy nobody asks
+_EXACT = ("none", "fp16")  # methods that need no evidence of accuracy
 _MOST_ACCUMULATED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Training to plan."""
+    """A training to plan."""
 
     model: str
     amount: float  # tokens of all steps, or samples of a model that reads no tokens
-    batch: float  # the same of a step, at most
-    precision: str | None = None  # None: half precision where a device has it
+    batch: float  # most tokens or samples per step
+    precision: str | None = None  # None: half precision if the device has it
     sequence: int | None = None
     loop: str | None = None
     overrides: tuple[str, ...] = ()
@@ -60,26 +60,26 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Some nodes of an offer."""
+    """A number of nodes of an offer."""
 
     offer: Offer
     nodes: int
-    scenario: Scenario  # a scenario with all methods, whether they fit or not
+    scenario: Scenario  # with all methods, whether they fit or not
 
     @property
     def workers(self) -> int:
-        """GPUs."""
+        """Number of GPUs."""
         return self.nodes * self.offer.gpus
 
     @property
     def price(self) -> float:
-        """Price of all nodes, an hour."""
+        """Price of all nodes per hour."""
         return self.nodes * self.offer.price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A way to cut a step's batch, and the methods that fit with it."""
+    """A way to run a step's batch, and the methods that fit with it."""
 
     site: Site
     micro_batch: int
@@ -87,15 +87,15 @@ class Work:
     checkpointing: Checkpointing
     choices: tuple[CompressorChoice, ...]
     strategy: Strategy = "ddp"
-    sure: bool = True  # whether these surely fit
+    sure: bool = True  # whether the methods surely fit
 
     @property
     def samples(self) -> int:
-        """Samples of a step."""
+        """Samples per step."""
         return self.site.workers * self.micro_batch * self.accumulation
 
     def scenario(self, draws: int = 0) -> Scenario:
-        """The site's scenario with these settings."""
+        """Return the site's scenario with these settings."""
         found = self.site.scenario
         training = replace(
             found.training, accumulation=self.accumulation, checkpointing=self.checkpointing,
@@ -118,7 +118,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A work with one method, and what the whole training takes."""
+    """A work with one method, and time and money of the whole training."""
 
     work: Work
     choice: CompressorChoice
@@ -127,14 +127,14 @@ class Point:
     money: float
 
     def beats(self, hours: float, money: float, sure: bool) -> bool:
-        """Whether it is as good as others, which surely fit or not."""
+        """Whether it is at least as good as another point; `sure`: whether that surely fits."""
         return self.hours <= hours and self.money <= money and self.work.sure >= sure
 
 
 @dataclass(slots=True)
 class Search:
     """Sites of a job, and the traffic of its methods. Raises `InputError` with the line of an offer
-    that is not a scenario."""
+    that makes no valid scenario."""
 
     job: Job
     offers: Sequence[Offer]
@@ -143,11 +143,11 @@ class Search:
     sites: tuple[Site, ...] = ()
     steps: dict[str, float] = field(default_factory=dict)
     """Steps to the goal over dense training's, by method."""
-    simulated: int = 0  # settings simulated
+    simulated: int = 0  # number of simulated settings
     served: set[Offer] = field(default_factory=set)  # offers with simulated works
-    supposed: tuple[str, ...] = ()  # overrides that stand for facts which the question leaves out
+    supposed: tuple[str, ...] = ()  # overrides that are assumed because nothing is stated
     too_long: dict[Offer, str] = field(default_factory=dict)
-    """Offers with works of which a step takes longer than the clock has room for."""
+    """Offers with works whose steps are too long for the clock, and the error."""
     _strategies: tuple[Strategy, ...] = get_args(Strategy)  # the stated one, or all
     _known: dict[str, KnownTraffic] = field(default_factory=dict)
     _prices: dict[str, PriceList] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class Search:
         )
 
     def _questions(self) -> list[tuple[Offer, Question]]:
-        """The question of each offer at its largest size, with the methods to compare."""
+        """Return each offer's scenario at its largest size, with the methods to compare."""
         job = self.job
         problems: list[Problem] = []
         overrides = list(job.overrides)
@@ -204,13 +204,13 @@ class Search:
 
     @property
     def a_sample(self) -> int:
-        """Tokens of a sample; 1 of a model that reads none."""
+        """Tokens per sample; 1 for a model that reads no tokens."""
         model = self.sites[0].scenario.model
         return model.input_shape[0] if model.input == "tokens" else 1
 
     @property
     def samples(self) -> int:
-        """Samples of a step, at most."""
+        """Most samples per step."""
         return int(self.job.batch / self.a_sample)
 
     @property
@@ -219,7 +219,7 @@ class Search:
         return max(layout.numel for layout in profile.buckets)
 
     def works(self, site: Site) -> list[Work]:
-        """Works of a site with the methods that surely fit, or else may."""
+        """Return the works of a site with the methods that surely fit, or else may fit."""
         most = self.samples // site.workers
         by_formula = site.scenario.model.transformer is not None
         again: tuple[Checkpointing, ...] = ("none", "selective", "full")
@@ -240,8 +240,8 @@ class Search:
         return _joined([work for work in found if work.sure] or found)
 
     def _fitting(self, work: Work, choice: CompressorChoice) -> Iterator[Work]:
-        """The work with a method by each strategy with which it may fit. Behind one of DDP's that
-        surely does, or is not checked, there are no others: FSDP's own costs are not known."""
+        """Yield the work with a method for each strategy with which it may fit. If DDP surely fits,
+        or is not checked, other strategies are not tried, since FSDP's own costs are unknown."""
         for strategy in self._tried(work.site, choice):
             one = replace(work, choices=(choice,), strategy=strategy)
             held = one.scenario().memory_of(choice, self._largest)
@@ -252,7 +252,7 @@ class Search:
                 return
 
     def _tried(self, site: Site, choice: CompressorChoice) -> tuple[Strategy, ...]:
-        """Strategies that a method goes with on a site."""
+        """Return the strategies that a method supports on a site."""
         at = site.scenario
         if site.workers == 1:
             return self._strategies[:1]
@@ -262,9 +262,9 @@ class Search:
         )  # fmt: skip
 
     def misfit(self, site: Site) -> Misfit | None:
-        """Least that a training needs where no work of a site fits, and what would help, of other
-        devices those offered; None where some work fits, or where there are more GPUs than samples
-        of a step."""
+        """Return the least memory that a training needs if no work of a site fits, and what would
+        help, of other devices only offered ones; None if some work fits, or if there are more GPUs
+        than samples per step."""
         if site.workers > self.samples or self.works(site):
             return None
         kept: Checkpointing = "full" if site.scenario.model.transformer is not None else "none"
@@ -277,7 +277,7 @@ class Search:
         return min(found, key=lambda one: one.memory.low, default=None)
 
     def shortest(self, work: Work) -> tuple[float, float]:
-        """Hours and money at least: of the passes alone."""
+        """Return the least hours and money: those of the passes without communication."""
         from gcsim.scenarios.running.simulate import compute_times  # not for cached plans
 
         scenario = work.scenario()
@@ -292,7 +292,7 @@ class Search:
         return hours, hours * work.site.price
 
     def _profiles(self, work: Work) -> list[KnownTraffic]:
-        """The methods' traffic with the work's micro-batches."""
+        """Return the methods' traffic with the work's micro-batches."""
         found = []
         for choice in work.choices:
             known = self._known[choice.label]
@@ -301,7 +301,7 @@ class Search:
         return found
 
     def result(self, work: Work, draws: int = 0) -> Result:
-        """Rows of the work's methods, by the engine of a run."""
+        """Simulate the work's methods, as in a run."""
         known, device = self._profiles(work), work.site.scenario.cluster.device
         prices = self._prices.setdefault(device.name, PriceList(device))
         self.simulated += len(work.choices)
@@ -311,7 +311,7 @@ class Search:
         )  # fmt: skip
 
     def points(self, work: Work) -> Iterator[Point]:
-        """The work with each of its methods, as stated."""
+        """Yield the points of the work's methods with the stated figures."""
         rows = self.result(work).rows
         self.served.add(work.site.offer)
         for choice, row in zip(work.choices, rows, strict=True):
@@ -322,7 +322,7 @@ class Search:
 
     @contextmanager
     def left_out(self, work: Work) -> Iterator[None]:
-        """Leave out a work of which a step takes too long."""
+        """Skip a work whose steps take too long for the clock."""
         try:
             yield
         except TooLongError as error:
@@ -330,12 +330,12 @@ class Search:
             self.too_long.setdefault(work.site.offer, f"{where}: {error.problems[0].message}")
 
     def hours(self, work: Work, row: Row) -> float:
-        """Hours of the training at the row's iteration."""
+        """Return the hours of the training with the row's iteration."""
         steps = self.job.amount / (work.samples * self.a_sample) * self.steps[row.label]
         return steps * row.iteration_s / HOUR / (row.goodput or 1.0)
 
     def front(self) -> list[Point]:
-        """Points that no other beats, the fastest first; the first found of equal ones."""
+        """Return the points that no other beats, fastest first; of equal ones the first found."""
         works = [self.works(site) for site in self.sites]
         bounds = [[(self.shortest(one), one) for one in of_site] for of_site in works]
         for of_site in bounds:
@@ -353,7 +353,7 @@ class Search:
 
 
 def undominated(points: Iterable[Point]) -> list[Point]:
-    """Points that no other beats, the fastest first; the first of equal ones."""
+    """Return the points that no other beats, fastest first; of equal ones the first."""
     found: list[Point] = []
     for point in sorted(points, key=lambda one: (one.hours, one.money, not one.work.sure)):
         if not any(one.beats(point.hours, point.money, point.work.sure) for one in found):
@@ -362,12 +362,12 @@ def undominated(points: Iterable[Point]) -> list[Point]:
 
 
 def sizes(most: int) -> list[int]:
-    """Powers of two up to a number, and the number."""
+    """Return the powers of two up to a number, and the number."""
     return sorted({*(1 << power for power in range(most.bit_length())), most})
 
 
 def _joined(works: Iterable[Work]) -> list[Work]:
-    """Works alike but for the method as one."""
+    """Merge works that differ only in the method."""
     found: dict[tuple[object, ...], Work] = {}
     for work in works:
         key = work.micro_batch, work.checkpointing, work.strategy
@@ -378,7 +378,7 @@ def _joined(works: Iterable[Work]) -> list[Work]:
 
 @contextmanager
 def _each_once() -> Iterator[None]:
-    """Log each warning about a scenario once, of however many offers it is."""
+    """Log each warning about a scenario once, even if several offers cause it."""
     said: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -395,8 +395,8 @@ def _each_once() -> Iterator[None]:
 
 
 def _question(job: Job, offer: Offer, overrides: Sequence[str]) -> Question:
-    """A scenario of all nodes of an offer, in 16 bits where the device has times and none are
-    stated."""
+    """Return the question for all nodes of an offer, in 16 bits if the device has such times and no
+    precision is stated."""
     precision = job.precision
     if precision is None and not any(text.lstrip().startswith("compute") for text in overrides):
         precision = "fp16" if "fp16" in devices()[offer.device].precisions else "fp32"

@@ -1,7 +1,7 @@
-"""Checks of a document's shape, with mistakes as sentences at their lines.
+"""Checks of a document against its schema, with errors as sentences with their places.
 
-pydantic finds all mistakes in one pass; they become `file:line:column` and sentences with a
-suggestion. Strict: numbers are never read from text, nor truth values from numbers.
+pydantic finds all errors in one pass; they are converted to `file:line:column` and a sentence with
+a suggestion. Checks are strict: text is never read as a number, nor a number as a truth value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gcsim.scenarios.reading.document import Document, Keys, dotted, read_shippe
 
 
 class Section(BaseModel):
-    """Mapping of a file: unknown keys are refused, nothing is converted silently."""
+    """Mapping of a file: unknown keys are refused, and values are not converted silently."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -30,16 +30,16 @@ class Section(BaseModel):
 AnySection = TypeVar("AnySection", bound=Section)
 
 NAMED, SPELLED_OUT, TABLED = "<name>", "<mapping>", "<table>"
-"""Tags of unions of name, mapping and table, as in pydantic's locations."""
+"""Tags of unions of a name, a mapping and a table, as in pydantic's locations."""
 
 
 def by_shape(value: Any) -> str:
-    """Side of such a union for a value."""
+    """Return the tag of a value in such a union."""
     return SPELLED_OUT if isinstance(value, Mapping | Section) else NAMED
 
 
 def either(named: Any, spelled_out: Any) -> Any:
-    """Type of a name, number or list, or a mapping instead."""
+    """Return the union of a name, number or list with a mapping."""
     return Annotated[
         Annotated[named, Tag(NAMED)] | Annotated[spelled_out, Tag(SPELLED_OUT)],
         Discriminator(by_shape),
@@ -47,18 +47,18 @@ def either(named: Any, spelled_out: Any) -> Any:
 
 
 def invalid(message: str, hint: str = "") -> PydanticCustomError:
-    """Error for a validator to raise, its message shown as it is."""
+    """Return an error for a validator to raise, whose message is shown unchanged."""
     return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint})
 
 
 def not_a_list(value: Any) -> None:
-    """Refuse several values where one belongs."""
+    """Refuse a list instead of a single value."""
     if isinstance(value, list):
         raise PydanticCustomError("one_value", "")
 
 
 def check(model: type[AnySection], document: Document) -> tuple[AnySection | None, list[Problem]]:
-    """The document as `model`, or None and all its problems."""
+    """Check a document against `model`; return the section, or None and all problems."""
     try:
         return model.model_validate(document.data), []
     except ValidationError as error:
@@ -69,7 +69,7 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
 
 
 def checked(model: type[AnySection], document: Document) -> AnySection:
-    """The document as `model`; `InputError` with all its problems."""
+    """Check a document against `model`; `InputError` with all problems."""
     found, faults = check(model, document)
     if found is None:
         raise InputError(document.sorted(faults))
@@ -88,12 +88,12 @@ _CHOICES = (
     | {"nvls": "nccl_nvls_simple", "nvlstree": "nccl_nvls_tree_simple"}
     | {"sharp": "nccl_collnet_simple"}
 )
-"""Other words for choices, in small letters without blanks and hyphens."""
+"""Other spellings of choices, in lower case without blanks and hyphens."""
 _TAGS = (NAMED, SPELLED_OUT, TABLED, "[key]")
 
 
 def _respelled(document: Document, fault: ErrorDetails) -> bool:
-    """Whether a word for a choice was replaced by it."""
+    """Replace another spelling of a choice by the choice; return whether it was one."""
 
     def plain(text: str) -> str:
         return re.sub(r"[\W_]", "", text.casefold())
@@ -116,11 +116,11 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     last = fault["loc"][-1] if fault["loc"] else ""
     kind = fault["type"]
     key_path: Keys = tuple(key for key in fault["loc"] if key not in _TAGS)
-    if kind == "extra_forbidden" and last in _TAGS:  # a key may be called so, too
+    if kind == "extra_forbidden" and last in _TAGS:  # a key may have the name of a tag
         key_path = (*key_path, last)
     around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
-        key_path = (*key_path, last) if last in _TAGS else key_path  # a key that is called so
+        key_path = (*key_path, last) if last in _TAGS else key_path  # a key with the name of a tag
         return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
     if kind == "missing":
         place = document.location_of_key(key_path[:-1])
@@ -131,7 +131,7 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
         return unknown_key(document, key_path, choices(fault))
     name = document.name_of(key_path) or "the file"
     value = fault["input"]
-    # A block mapping begins at its first key: what is wrong with it as a whole stands at its name.
+    # A block mapping begins at its first key, so problems of the whole mapping are put at its name.
     of_key = isinstance(value, dict) or last == "[key]"
     place = document.location_of_key(key_path) if of_key else document.place(key_path)
     if kind == "refused":
@@ -148,7 +148,7 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
 
 
 def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem:
-    """Problem of an unknown key."""
+    """Return the problem of an unknown key."""
     around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
     return Problem(
         place=document.location_of_key(key_path),
@@ -189,7 +189,7 @@ _LONGEST = 320  # most letters of a hint
 
 
 def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, value: Any) -> str:
-    """Advice for a value of the wrong type; empty where the rule says it."""
+    """Return a suggestion for a value of the wrong type; empty if the rule has one."""
     hint = ""
     if value is None:
         hint = "write its value, or leave the key out if it has a default"
@@ -211,13 +211,13 @@ def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, v
 
 
 def _instead(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
-    """A value that is always valid: the default, or an example."""
+    """Return a value that is always valid: the default, or an example."""
     default = _stated(model, key_path, "default")
     return f"leave it out for {default}" if default else f"for example {_example(model, key_path)}"
 
 
 def _example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
-    """Example value of a key, as in a file."""
+    """Return an example value of a key, as in a file."""
     names = [key for key in key_path if isinstance(key, str)]
     listed = bool(key_path) and isinstance(key_path[-1], int)
     for name in (".".join(names[-2:]), *names[-1:]):
@@ -231,7 +231,7 @@ def _example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
 
 
 def _stated(model: type[BaseModel], key_path: Sequence[str | int], keyword: str) -> str:
-    """First text of a schema keyword; "" if none."""
+    """Return the first text of a schema keyword; "" if none."""
     for node in _nodes(model, key_path):
         value = node.get(keyword)
         value = value[0] if isinstance(value, list) and value else value
@@ -247,7 +247,7 @@ def _has(model: type[BaseModel], key_path: Sequence[str | int], kind: str) -> bo
 
 
 def _nodes(model: type[BaseModel], key_path: Sequence[str | int]) -> list[dict[str, Any]]:
-    """JSON schema nodes for values at `key_path`."""
+    """Return the JSON schema nodes for values at `key_path`."""
     schema = _schema(model)
     found = _alternatives(schema, schema)
     for key in key_path:
@@ -276,7 +276,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
-    """Keys of a mapping at `key_path`, over all possible sections."""
+    """Return the keys of a mapping at `key_path`, of all possible sections."""
     sections: list[type[BaseModel]] = [model]
     for key in key_path:
         annotations = [
@@ -285,7 +285,7 @@ def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[st
             if isinstance(key, str) and key in section.model_fields
             for part in (section.model_fields[key].annotation, *section.model_fields[key].metadata)
         ]
-        # A list index or the key of a table leads into what the annotation holds already.
+        # A list index or a table's key leads to a type that is already in the annotation.
         if annotations:
             sections = [found for annotation in annotations for found in _sections(annotation)]
     return sorted(

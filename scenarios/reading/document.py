@@ -1,9 +1,9 @@
 """Plain data of a YAML text, with the place of every key and value.
 
-Nodes are read through `yaml.compose`, with YAML 1.2's core schema for plain scalars: PyYAML's 1.1
-rules read `1e9` as text, `off` as False and `12:30` as 750, and silently keep the last of equal
-keys. Equal keys, tags, anchors and aliases are refused: none is needed, and aliases can make a
-small file huge.
+Nodes are read by `yaml.compose`, with YAML 1.2's core schema for plain scalars: PyYAML's 1.1 rules
+read `1e9` as text, `off` as False and `12:30` as 750, and silently keep the last of equal keys.
+Equal keys, tags, anchors and aliases are refused: they are not needed, and aliases can make a small
+file huge.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|IN
 
 
 def dotted(key_path: Keys) -> str:
-    """`("a", "b", 0)` as in --set: `a.b.0`."""
+    """Return `("a", "b", 0)` as in --set: `a.b.0`."""
     return ".".join(str(key) for key in key_path)
 
 
@@ -45,14 +45,14 @@ class Document:
     name: str
     data: Any
     values: dict[Keys, str] = field(default_factory=dict)  # `file:line:column` by path
-    keys: dict[Keys, str] = field(default_factory=dict)  # the same for mappings' keys
+    keys: dict[Keys, str] = field(default_factory=dict)  # the same for the keys of mappings
     order: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Line and column by place, for sorting."""
     written: dict[Keys, Keys] = field(default_factory=dict)
-    """Paths in the file of values that stand elsewhere in `data`."""
+    """Original paths in the file of values that have been moved in `data`."""
 
     def place(self, key_path: Keys) -> str:
-        """Place of the value, or of the nearest one around it."""
+        """Return the place of a value, or of the nearest enclosing one."""
         while key_path:
             if key_path in self.values:
                 return self.values[key_path]
@@ -62,11 +62,11 @@ class Document:
         return self.values.get((), self.name)
 
     def location_of_key(self, key_path: Keys) -> str:
-        """Place of the value's key, or of the value in a list."""
+        """Return the place of a value's key, or of the value in a list."""
         return self.keys.get(key_path) or self.place(key_path)
 
     def name_of(self, key_path: Keys) -> str:
-        """The value's path in the file, dotted."""
+        """Return the value's path in the file, dotted."""
         whole = (key_path[:end] for end in range(len(key_path), 0, -1))
         moved = next((part for part in whole if part in self.written), ())
         return dotted((*self.written.get(moved, ()), *key_path[len(moved) :]))
@@ -74,27 +74,27 @@ class Document:
     def problem(
         self, key_path: Keys, message: str, hint: str = "", *, of_key: bool = False
     ) -> Problem:
-        """Problem with a value or its key, whose name the message follows."""
+        """Return a problem with a value or its key; the message continues after its name."""
         place = self.location_of_key(key_path) if of_key else self.place(key_path)
         return Problem(place=place, message=f"{self.name_of(key_path)}{message}", hint=hint)
 
     def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Problems in text order, those from elsewhere (options) first."""
+        """Sort problems in text order, those of options first."""
         return sorted(problems, key=lambda problem: self.order.get(problem.place, (0, 0)))
 
     def forget(self, key_path: Keys) -> None:
-        """Drop the places at and below `key_path`, whose value is replaced."""
+        """Remove the places at and below `key_path`, whose value is replaced."""
         for places in (self.values, self.keys):
             for old in [key for key in places if key[: len(key_path)] == key_path]:
                 del places[old]
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """YAML that this reader refuses."""
+    """Error for YAML that this reader refuses."""
 
 
 def _refuse(event: Any) -> None:
-    """Raise where a node is more than a plain value."""
+    """Raise if a node has a tag, anchor or alias."""
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         message = "anchors and aliases are not accepted here; write the value out"
         raise _Refused(problem=message, problem_mark=event.start_mark)
@@ -104,7 +104,7 @@ def _refuse(event: Any) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composer of nodes with plain scalars as text, and with messages for users."""
+    """Composer of nodes that keeps plain scalars as text and has messages for users."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -118,7 +118,7 @@ _OF_SHIPPED: type[Any] = _Loader
 if yaml.__with_libyaml__:
 
     class _FastLoader(yaml.composer.Composer, yaml.CSafeLoader):
-        """The same with events from C, in an eighth of the time."""
+        """The same with events from libyaml, in an eighth of the time."""
 
         yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
@@ -144,19 +144,19 @@ def read_file(path: Path, name: str | None = None) -> Document:
 
 @lru_cache(maxsize=4)
 def _read_once(text: str, name: str) -> Document:
-    """Cached: a sweep reads its file for every point."""
+    """Read a text; cached, since a sweep reads its file for every point."""
     return read(text, name)
 
 
 def read_shipped(path: Path, name: str | None = None) -> Document:
-    """`read_file` for gcsim's own files, by libyaml where PyYAML has it: on others' it accepts more
-    (`[a?b]`, some tabs), with its own messages and columns."""
+    """Read one of gcsim's own files, as `read_file`, by libyaml if PyYAML has it. Other files are
+    not read so: it accepts more (`[a?b]`, some tabs), with other messages and columns."""
     name = name or str(path)
     return read(read_text(path, name), name, loader=_OF_SHIPPED)
 
 
 def read_text(path: Path, name: str) -> str:
-    """Text of a user's file, at most `LARGEST` bytes of UTF-8; raises `InputError`."""
+    """Read a user's file of at most `LARGEST` bytes of UTF-8; raises `InputError`."""
     try:
         with open_file(path) as file:
             content = file.read(LARGEST + 1)
@@ -249,7 +249,7 @@ def _plain(
 
 
 def _printable(text: str, place: str, problems: list[Problem]) -> None:
-    """Note characters that no file, table or terminal should get; quoted escapes can write them."""
+    """Refuse control characters (quoted escapes can make them) in files, tables and terminals."""
     odd = UNPRINTABLE.search(text)
     if odd:
         message = f"character {odd[0]!r} is not allowed in text"
@@ -257,7 +257,7 @@ def _printable(text: str, place: str, problems: list[Problem]) -> None:
 
 
 def scalar(text: str) -> bool | int | float | str | None:
-    """Value of a plain scalar in YAML 1.2's core schema."""
+    """Return the value of a plain scalar in YAML 1.2's core schema."""
     if _NULL.fullmatch(text):
         return None
     if _BOOL.fullmatch(text):
@@ -272,7 +272,7 @@ def scalar(text: str) -> bool | int | float | str | None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what `scalar` would not read back as text."""
+    """Dumper that quotes text which `scalar` would not read back as text."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -285,5 +285,5 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def write(data: Any) -> str:
-    """YAML that `read` reads back to the same data."""
+    """Return YAML that `read` reads back to the same data."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96))

@@ -1,8 +1,8 @@
 """Settings such as `--set cluster.nodes=8`, applied to a document before its checks.
 
-The path is dotted, list entries count from 0 (`compressors.1.ratio=0.05`), values are YAML
-(`cluster.nodes=[1, 2]`). A name is spelled out where needed: `cluster.network.latency` on
-`network: 10gbe` means that link with another latency. A replaced value loses the file's range.
+The path is dotted, list entries are numbered from 0 (`compressors.1.ratio=0.05`), and values are
+YAML (`cluster.nodes=[1, 2]`). A name is expanded if needed: `cluster.network.latency` changes the
+latency of the link in `network: 10gbe`. A replaced value loses the file's range.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LINKS: tuple[Keys, ...] = (
     ("cluster", "racks", "pod_uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Links in a scenario, beside the NICs."""
+"""Links in a scenario, except for NICs of single nodes."""
 
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:
-    """Change `document` in the order given; return what could not be changed."""
+    """Apply overrides to `document` in order; return problems."""
     if isinstance(overrides, Mapping):
         pairs = list(overrides.items())
     else:
@@ -65,7 +65,7 @@ def _set(document: Document, key: str, text: str) -> list[Problem]:
 
 
 def _forget_range(document: Document, container: Any, key_path: Keys) -> None:
-    """Drop the file's range of a replaced value."""
+    """Remove the file's range of a replaced value."""
     *above, last = key_path
     beside = (*above, f"{last}_range")
     if not document.keys.get(beside, "--set").startswith("--set"):
@@ -75,12 +75,12 @@ def _forget_range(document: Document, container: Any, key_path: Keys) -> None:
 
 @lru_cache(maxsize=4096)
 def _read(text: str, place: str) -> Document:
-    """Cached: many scenarios differ in a few values."""
+    """Read a value; cached, since many scenarios differ in few values."""
     return read(text, place, position=False)
 
 
 def _container(document: Document, key: str, place: str) -> tuple[Any, Keys] | Problem:
-    """Dict or list that holds `key`, and its path."""
+    """Return the dict or list that has `key`, and its path."""
     current, key_path = document.data, Keys()
     words = key.split(".")
     for number, word in enumerate(words):
@@ -120,7 +120,7 @@ def _descend(document: Document, container: Any, key_path: Keys, place: str) -> 
 
 
 def _spelled_out(key_path: Keys, value: Any) -> Any:
-    """Mapping in place of nothing, or of a name for one."""
+    """Return a mapping that replaces a missing value, or a name."""
     if value is None:
         return {}
     if isinstance(value, str):

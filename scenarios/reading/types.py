@@ -1,4 +1,4 @@
-"""Types of values shared by a scenario file's sections: pydantic readers, JSON schemas."""
+"""Types of values that sections of a scenario file share: pydantic readers and JSON schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcsim.errors import InputError
 from gcsim.fields import Limits
 from gcsim.scenarios.reading.checking import invalid, not_a_list
 
-LARGEST_CLUSTER = 100_000  # machines beyond which memory is the limit
+LARGEST_CLUSTER = 100_000  # most nodes; more would need too much memory
 
 _RANGE = re.compile(r"\d+\s*(?:-|\.\.|:)\s*\d+", re.ASCII)
 # No text makes a huge integer, and all the digits of what is read here can be read again.
@@ -26,7 +26,7 @@ _LONGEST = 160
 
 
 def exact_number(value: Any) -> Fraction | None:
-    """Exact number of a file, or of a ratio of whole numbers as text; else None."""
+    """Return an exact number from a number, or a ratio of whole numbers as text; else None."""
     text = str(value)
     if isinstance(value, bool) or len(text) > _LONGEST or not _NUMBER.fullmatch(text):
         return None
@@ -37,7 +37,7 @@ def exact_number(value: Any) -> Fraction | None:
 
 
 def per_cent(value: Any) -> Fraction | None:
-    """Exact number of "90 %"; else None."""
+    """Return the exact number of a text such as "90 %"; else None."""
     text = str(value).strip()
     number = exact_number(text[:-1].rstrip()) if text.endswith("%") else None
     return None if number is None else number / 100
@@ -59,7 +59,7 @@ Found = TypeVar("Found")
 
 
 def asking(question: Callable[[], Found]) -> Found:
-    """Validator that calls `question`, whose `InputError` becomes pydantic's."""
+    """Call `question` in a validator and convert its `InputError` to pydantic's."""
     try:
         return question()
     except InputError as error:
@@ -67,7 +67,7 @@ def asking(question: Callable[[], Found]) -> Found:
 
 
 def in_catalogue(look_up: Callable[[str], Any]) -> AfterValidator:
-    """Validator of names for `look_up`; an entry's own name replaces the given one."""
+    """Return a validator of names for `look_up`, which replaces a name by the entry's own."""
 
     def known(name: str) -> str:
         return str(getattr(asking(lambda: look_up(name)), "name", name))
@@ -78,7 +78,7 @@ def in_catalogue(look_up: Callable[[str], Any]) -> AfterValidator:
 def quantity(
     dimension: units.Dimension, *, positive: bool = False
 ) -> tuple[PlainValidator, WithJsonSchema]:
-    """Text with a unit, exact; sizes are whole bytes."""
+    """Return the type of a text with a unit, read exactly; sizes are whole bytes."""
     read = units.parse_bytes if dimension == "size" else lambda text: units.parse(text, dimension)
 
     def parse(text: Any) -> Fraction | int:
@@ -94,7 +94,7 @@ def quantity(
 
 
 def number(limits: Limits) -> tuple[PlainValidator, WithJsonSchema]:
-    """A number, a ratio of whole numbers or per cent, exact, within limits."""
+    """Return the type of an exact number, ratio of whole numbers or percentage within limits."""
 
     def parse(value: Any) -> Fraction:
         not_a_list(value)
@@ -121,7 +121,7 @@ def number(limits: Limits) -> tuple[PlainValidator, WithJsonSchema]:
 
 
 def index(what: str) -> tuple[AfterValidator, Any]:
-    """Key of a mapping: number of a node or worker, from 0."""
+    """Return the type of a mapping's key: the number of a node or worker, from 0."""
 
     def plain(text: str) -> str:
         digits = text.isascii() and text.isdigit() and str(int(text[:9])) == text

@@ -1,8 +1,8 @@
 """Dataclasses of the simulator as sections of a file, by their type hints (`gcsim.fields`).
 
-`section_of` makes the section, with a key per field, its unit, limits and default; `Spelled.value`
-the dataclass of what was read; `text_of` its text. A dataclass in a field is a mapping, a tuple or
-set a list; what `__post_init__` refuses is a mistake of the section.
+`section_of` makes a section with a key per field and its unit, limits and default; `Spelled.value`
+converts a section to the dataclass, and `text_of` a dataclass to its text. A field with a dataclass
+is a mapping, a tuple or set is a list; errors of `__post_init__` are errors of the section.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Kind = TypeVar("Kind")
 
 
 class Spelled(Section):
-    """Section with the fields of a dataclass as keys, and more."""
+    """Section whose keys are the fields of a dataclass, and further keys."""
 
     spells: ClassVar[type]
     read: ClassVar[frozenset[str]]  # fields read as their hints say
     rule: ClassVar[Callable[[Any], None] | None] = None
-    """Rule of the section beside the dataclass's."""
+    """Rule of the section in addition to the dataclass's."""
 
     if TYPE_CHECKING:
 
@@ -84,8 +84,8 @@ class Spelled(Section):
         return self
 
     def value(self, kind: type[Kind], over: Kind | None = None, **own: Any) -> Kind:
-        """The dataclass, with `own` fields that are not read here. Unstated fields are as in
-        `over`, at any depth; a stated figure loses its range."""
+        """Build the dataclass, with `own` fields that the section does not have. Unstated fields
+        come from `over`, at any depth; a stated figure loses its range."""
         stated = {
             name: _plain(getattr(self, name), getattr(over, name, None))
             for name in self.model_fields_set & self.read
@@ -98,7 +98,7 @@ class Spelled(Section):
 
 
 def _plain(value: Any, over: Any = None) -> Any:
-    """Inner sections as dataclasses, over defaults."""
+    """Convert inner sections to dataclasses, over the defaults `over`."""
     if isinstance(value, Spelled):
         return value.value(value.spells, over if isinstance(over, value.spells) else None)
     if isinstance(value, list | tuple):
@@ -114,8 +114,8 @@ def _plain(value: Any, over: Any = None) -> Any:
 def section_of(
     kind: type, title: str = "", rule: Callable[[Spelled], None] | None = None, **other: Any
 ) -> type[Spelled]:
-    """Section of a dataclass, with an extra rule. `other` gives keys without a field, and fields
-    stated in another way, as `(type, default)`; None leaves a field out."""
+    """Return the section of a dataclass, with an extra rule. `other`: `(type, default)` of keys
+    without a field and of fields with another form; None omits a field."""
     hints = get_type_hints(kind, include_extras=True)
     own = {
         field.name: hints[field.name]
@@ -140,7 +140,7 @@ _plain_section = functools.cache(section_of)
 
 
 class As:
-    """Annotation next to `Spelled`: the section that it reads.
+    """Annotation of `Spelled`: the dataclass whose section is read.
 
     host: Annotated[Spelled, As(Host)]
     """
@@ -155,20 +155,20 @@ class As:
 
 
 def _entry(field: Field[Any], hint: Any) -> tuple[Any, Any]:
-    """Type and default of a key."""
+    """Return the type and default of a key."""
     keys = [note.name for note in get_args(hint) if isinstance(note, Key)]
     alias = keys[0] if keys else None
     read = _readable(hint)
     if field.default is MISSING and field.default_factory is MISSING:
         return read, pydantic.Field(alias=alias)
     default = ... if STATED in get_args(hint) else field.default
-    if not isinstance(default, str | int | float | Fraction):  # built by `value`, of what is stated
+    if not isinstance(default, str | int | float | Fraction):  # `value` builds it
         read, default = Union[read, None], None  # noqa: UP007 (of values)
     return read, pydantic.Field(default=default, alias=alias)
 
 
 def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
-    """Type by which pydantic reads a field."""
+    """Return the type with which pydantic reads a field."""
     if is_dataclass(hint):
         return _plain_section(hint)  # type: ignore[arg-type]  # a class, not a value of it
     origin, parts = get_origin(hint), get_args(hint)
@@ -253,9 +253,9 @@ def _once(entries: list[Any]) -> frozenset[Any]:
 
 
 def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
-    """A dataclass as the section that reads back to it: all that is not None and not empty. Inexact
-    numbers with a unit were measured and get four digits. `brief` leaves out defaults and writes
-    unitless numbers as text. `other`: text of fields stated in another way; None leaves one out."""
+    """Return the section that reads back to a dataclass, without None and empty values. Floats with
+    a unit were measured and get four digits. `brief` omits defaults and writes unitless numbers as
+    text. `other`: text of fields with another form; None omits a field."""
     entries: dict[str, Any] = {}
     for field in _written(type(value)):  # type: ignore[arg-type]  # it is hashable
         content = getattr(value, field.name)
@@ -273,11 +273,11 @@ def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
 
 _HOLDERS = tuple, Mapping, frozenset
 _Form = tuple[units.Dimension | None, tuple[Any, ...]]
-"""Dimension of a number, and the arguments of a type, within unions and notes."""
+"""Dimension of a number, and a type's arguments inside unions and annotations."""
 
 
 class _FieldText(NamedTuple):
-    """A field as `text_of` needs it."""
+    """Facts of a field that `text_of` needs."""
 
     name: str
     key: str
@@ -288,7 +288,7 @@ class _FieldText(NamedTuple):
 
 
 def _as_usual(value: Any, field: _FieldText, content: Any) -> bool:
-    """Whether a figure is the default, which nothing beside it says."""
+    """Whether a figure is the default and has no range, so that it can be omitted."""
     usual = content == field.default and not field.shown
     return usual and getattr(value, f"{field.name}_range", None) is None
 
@@ -341,7 +341,7 @@ def _text(value: Any, form: _Form, brief: bool) -> Any:  # noqa: PLR0911 (a case
 
 
 def plain_number(value: Fraction) -> int | float | str:
-    """Number read as this value; digits, or a ratio, where no float is."""
+    """Return a number that is read as this value: as digits or a ratio if no float is exact."""
     if value.denominator == 1:
         return int(value)
     if Fraction(repr(float(value))) == value:
@@ -350,7 +350,7 @@ def plain_number(value: Fraction) -> int | float | str:
 
 
 def number_text(value: Fraction) -> str:
-    """Text that `types.exact_number` reads back; `ValueError` if none."""
+    """Return the text that `types.exact_number` reads back; `ValueError` if there is none."""
     for text in (units.decimal(value), str(value)):
         if text is not None and exact_number(text) == value:
             return text

@@ -1,4 +1,4 @@
-"""Background traffic of a network from another run: the share of its rate that the run takes.
+"""Background traffic from another run: the share of a network's rate that this run takes.
 
 cluster:
       network: {like: 10gbe, background: "runs/other:dense"}
@@ -23,13 +23,13 @@ _RUN = re.compile(r"(?P<path>[^:%]*[^\W\d][^:%]*)(?::(?P<label>.*))?", re.DOTALL
 
 
 def share_of_run(text: str, folder: Path, link: Mapping[str, Any]) -> str | None:
-    """Share of a network's rate that a method of a finished run takes, from the run's `RUN` or
-    `RUN:LABEL`, a path from `folder`; None for text that names no run.
+    """Return the share of a network's rate that a method of a finished run takes. `text` is `RUN`
+    or `RUN:LABEL`, a path relative to `folder`; returns None for text that names no run.
 
-    With c seconds of communication in an iteration of i seconds, at the largest size, it is
-    c / (i + c): both runs send at once, each has half of the rate, and what the other sends takes
-    it c more seconds. `link`: the network, unchecked. Raises `InputError`: no result, no such
-    method, nothing sent between nodes, another network.
+    With c seconds of communication in an iteration of i seconds, at the largest size, the share is
+    c / (i + c): while both runs send, each has half of the rate, so the other run's messages take c
+    more seconds. `link`: the network, unchecked. Raises `InputError` without a result or method of
+    this name, without traffic between nodes, or for another network.
     """
     named = _RUN.fullmatch(text)
     if named is None:
@@ -63,7 +63,7 @@ def share_of_run(text: str, folder: Path, link: Mapping[str, Any]) -> str | None
 
 
 def _line(link: Mapping[str, Any]) -> Fraction | None:
-    """Line rate of an unchecked link, if it states one."""
+    """Return the line rate of an unchecked link, if it states one."""
     with suppress(InputError, ValueError):
         if link.get("trace") is None and (rate := link.get("bandwidth")) is not None:
             return units.parse(rate, "bandwidth")

@@ -56,8 +56,8 @@ _ALL_NICS = {"nccl", "custom"}
 """Transports that divide a collective among a node's NICs; Gloo, MPI and textbook rings have one
 connection between two ranks."""
 _NEAR, _OVER_TCP = (Fraction(3, 4), Fraction(4, 3)), (Fraction(1, 2), Fraction(2))
-"""Assumed error of NCCL's tuner between ring and tree. Over TCP, of which it knows neither goodput
-nor latency, both are in it for long vectors."""
+"""Assumed error factors of NCCL's tuner between ring and tree; wider over TCP, whose goodput and
+latency the tuner does not know, so that either is possible for long vectors."""
 
 
 AnyLink = Annotated[
@@ -65,11 +65,11 @@ AnyLink = Annotated[
     | Annotated[LinkSection, Tag(checking.SPELLED_OUT)],
     Discriminator(checking.by_shape),
 ]
-"""Link of the catalogue, or spelled out."""
+"""Name of a link in the catalogue, or a link's own section."""
 
 
 class DeviceSection(checking.Section):
-    """Device of the catalogue or of a file, as when the scenario was resolved."""
+    """Device of the catalogue or a file, with its fingerprint when the scenario was resolved."""
 
     file: Annotated[str, Field(min_length=1)] | None = None
     name: str
@@ -95,7 +95,7 @@ class DeviceSection(checking.Section):
 
     @property
     def device(self) -> Device:
-        """The device itself."""
+        """Device of this section."""
         return catalog.device(self.name) if self.file is None else device_in(self.file, self.name)
 
 
@@ -168,14 +168,14 @@ _Device = Annotated[
     Discriminator(checking.by_shape),
 ]
 _Nics = Annotated[int, Field(ge=1, le=32)]
-"""NCCL searches at most 32 ring channels (src/init.cc, `MAXCHANNELS / 2`), each through one NIC."""
+"""Limit: NCCL has at most 32 ring channels (src/init.cc, `MAXCHANNELS / 2`), each on one NIC."""
 
 
 _RACKS = As(Racks, uplink=(AnyLink, ...), pod_uplink=(AnyLink | None, None))
 
 
 class GroupSection(checking.Section):
-    """Nodes that are alike; the first group's other keys are the cluster's (`groups.py`)."""
+    """Group of equal nodes; the first group's keys are moved to the cluster (`groups.py`)."""
 
     nodes: Count
     devices_per_node: Count | None = None
@@ -202,15 +202,15 @@ class ClusterSection(checking.Section):
     devices_per_node: Count = 1
     device: _Device
     groups: Annotated[list[GroupSection], Field(min_length=2)] | None = None
-    """Unlike nodes; None: all are alike."""
+    """Groups of different nodes; None: all nodes are equal."""
     batch: Literal["equal", "by_speed"] = "equal"
-    """Workers' samples: as many each, or as many as their device computes in the same time."""
+    """Samples per worker: equal, or in proportion to the device's speed."""
     network: AnyLink
     nics_per_node: _Nics = 1
-    """NICs like `network` in each node: with NCCL all of them carry a collective."""
+    """Number of NICs like `network` in each node, all of which carry a collective with NCCL."""
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, _RACKS] | None = None
-    intra_node: AnyLink | None = None  # None: `usual_bus`; figures alone change that
+    intra_node: AnyLink | None = None  # None: `usual_bus`, which a section without a name changes
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
@@ -234,7 +234,7 @@ class ClusterSection(checking.Section):
 
 
 def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
-    """The cluster at its largest; `batch_size`: of a worker, where its group has none."""
+    """Build the cluster at its largest size; `batch_size`: of workers whose group states none."""
     largest = section.sizes[-1]
     racks = section.racks
     built = _built(section.device)
@@ -290,13 +290,13 @@ def _built(device: str | DeviceSection) -> Device:
 def _groups(
     section: ClusterSection, device: Device, batch_size: int, together: int
 ) -> tuple[tuple[NodeGroup, ...], list[Link], list[Link]]:
-    """The groups, and links to the network and inside by node; without groups one of each."""
+    """Return the groups, and by node the network links and buses; without groups one of each."""
     transport = section.collectives.transport
     groups: list[NodeGroup] = []
     networks: list[Link] = []
     buses: list[Link] = []
     for group in section.groups or [GroupSection(nodes=1)]:
-        own = group.device is None  # the first one's stand in the cluster
+        own = group.device is None  # the first group's keys are the cluster's
         built = device if group.device is None else _built(group.device)
         network = bundle_nics(build_link(group.network or section.network, transport), together)
         named = section.intra_node if own else group.intra_node
@@ -309,12 +309,12 @@ def _groups(
 
 
 def _slowest(links: Sequence[Link]) -> Link:
-    """The first link of the least rate in the long run."""
+    """Return the first link with the least long-run rate."""
     return min(links, key=lambda link: link.rate)
 
 
 def bundle_nics(link: Link, count: int) -> Link:
-    """`count` equal NICs as one: their rates and connections add up."""
+    """Combine `count` equal NICs to one link whose rates and connection limits are the sums."""
     if count == 1:
         return link
     if link.trace is not None or link.up is not None or link.shared:
@@ -327,7 +327,7 @@ def bundle_nics(link: Link, count: int) -> Link:
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:
-    """Prices of additions and calls: stated, or the transport's."""
+    """Return the costs of sums and calls: stated, or the transport's."""
     sums, host = defaults(collectives)
     if section.sums is not None:
         sums = Sums() if isinstance(section.sums, str) else section.sums.value(Sums, sums)
@@ -357,12 +357,12 @@ def _collectives(section: Spelled) -> Collectives:
 
 
 def group_key(number: int, key: str) -> Keys:
-    """Key path of a setting of a group, or of the whole cluster's, where the first one's stand."""
+    """Return the key path of a group's setting; the first group's settings are the cluster's."""
     return ("cluster", "groups", number, key) if number else ("cluster", key)
 
 
 def links_of(cluster: Cluster) -> dict[Keys, Link]:
-    """Links in use by setting, in file order."""
+    """Return the links in use by setting, in file order."""
     found: dict[Keys, Link] = {("cluster", "network"): cluster.network}
     node = 0
     for number, group in enumerate(cluster.groups):
@@ -384,7 +384,7 @@ def links_of(cluster: Cluster) -> dict[Keys, Link]:
 
 
 def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
-    """Settings with random numbers, in file order."""
+    """Return the settings with random numbers, in file order."""
     found = [key_path for key_path, link in links_of(cluster).items() if link.random]
     noise = training.noise
     drawn = noise is not None and (noise.variation > 0 or noise.slow_probability > 0)
@@ -392,7 +392,7 @@ def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
 
 
 def timed_settings(cluster: Cluster) -> list[Keys]:
-    """Links whose messages' times depend on the time."""
+    """Return the settings of links whose rate or grants change over time."""
     return [key_path for key_path, link in links_of(cluster).items() if link.timed]
 
 
@@ -402,5 +402,5 @@ def matters(noise: Noise | None) -> bool:
 
 
 def slows(noise: Noise) -> bool:
-    """Whether workers are slow at times."""
+    """Whether workers are sometimes slow."""
     return noise.slow_probability > 0 and noise.slow_factor != 1

@@ -113,7 +113,7 @@ _SOURCES = {"live": LiveGradients, "recorded": RecordedGradients, "synthetic": S
 
 
 def _belongs_together(section: Spelled) -> None:
-    """Raise pydantic's error for a key foreign to the gradients' source."""
+    """Raise pydantic's error for a key that does not apply to the gradients' source."""
     if section.source == "recorded" and section.trace is None:
         raise invalid("a recorded source needs `trace: PATH`", "record one with: gcsim record")
     effective = {field.name for field in fields(_SOURCES[section.source])} | {"source"}
@@ -140,7 +140,7 @@ _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
 def _builder(name: str) -> str:
-    """`package.module:function`, or pydantic's error; of gcsim's modules one that exists."""
+    """Check `package.module:function`; in gcsim's own modules the name must exist."""
     if not _BUILDER.fullmatch(name):
         raise invalid(f"{name!r} does not name a function", "write package.module:build")
     module, _, function = name.partition(":")
@@ -153,8 +153,8 @@ def _builder(name: str) -> str:
 
 @cache
 def _defined(module: str) -> list[str]:
-    """Functions, classes and other names of a module of gcsim's, which is read and not imported:
-    that takes torch; none where it does not exist."""
+    """Return the names that a module of gcsim defines; it is parsed, since importing it may import
+    torch. Empty if it does not exist."""
     try:
         spec = find_spec(module)
     except ModuleNotFoundError:
@@ -193,7 +193,7 @@ TRAIN = As(
 
 
 def build_plan(section: Spelled) -> Plan:
-    """Training plan of the model."""
+    """Build the training plan of the model."""
     rate, partition = section.learning_rate, section.partition
     if isinstance(rate, Spelled):
         rates = rate.value(LearningRates)
@@ -207,7 +207,7 @@ def build_plan(section: Spelled) -> Plan:
 
 
 def plan_text(plan: Plan, task: str, loss: str) -> dict[str, Any]:
-    """Section that reads back to a plan."""
+    """Return the section that a plan is read from."""
     rates = plan.learning_rate.values
     alike = text_of(plan.partition, brief=True) or _IID
     written: Any = {"values": list(rates)} if len(rates) > 1 else rates[0]
@@ -251,14 +251,14 @@ class ComputeSection(Section):
 
 
 class CompressorSection(Section):
-    """Row of the comparison; its parameters stand beside these keys."""
+    """A method of the comparison; its parameters are further keys."""
 
     model_config = ConfigDict(extra="allow")
 
     kind: Annotated[str, Field(min_length=1)]
     label: Line | None = None
     implementation: Line | None = None
-    """Code that carries it out: gcsim, or one of `catalog/implementations.yaml`."""
+    """Implementation: gcsim, or one of `catalog/implementations.yaml`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -266,23 +266,23 @@ class CompressorSection(Section):
         """Refuse `powersgd: {rank: 2}`."""
         if isinstance(data, Mapping) and "kind" not in data:
             for kind in filter(REGISTRY.__contains__, data):
-                hint = f"write kind: {kind}, and its parameters beside it"
+                hint = f"write kind: {kind}, and its parameters next to it"
                 raise invalid("key 'kind' is missing", hint)
         return data
 
 
 class UncertaintySection(Section):
-    """Treatment of figures known only within ranges."""
+    """Treatment of figures that are known only as ranges."""
 
     draws: Annotated[int, Field(ge=0, le=4096)] = 256
     discrepancy: bool = True
-    """Whether steps differ as much as other measured clusters do beyond these ranges."""
+    """Whether steps get random factors for the errors of measured clusters beyond these ranges."""
 
 
 class CostSection(Section):
     """Cost of the cluster, for `gcsim advise`."""
 
-    per_hour: Price  # of a node, where its group has no price of its own
+    per_hour: Price  # of a node whose group has no price of its own
 
 
 def _entry(look_up: Callable[[str], object], figures: Any) -> Any:
@@ -299,7 +299,7 @@ def _chosen(
 
 
 def buckets_of(section: Spelled) -> DdpBuckets:
-    """Bucket limits; a stated one is that of all buckets, as PyTorch's `bucket_cap_mb`."""
+    """Return the bucket limits; a stated `bucket` also limits the first one, as in PyTorch."""
     limits, stated = section.value(DdpBuckets), section.model_fields_set
     alone = "cap" in stated and "first" not in stated
     return replace(limits, first=limits.cap) if alone else limits
@@ -317,9 +317,9 @@ TRAINING = As(
 
 
 def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False) -> Training:
-    """Settings of the training job, by default the catalogue's. A CPU's ranks share too few cores
-    in all computation except `measured` passes. 16-bit gradients mean 16-bit passes where the
-    device can."""
+    """Build the training's settings, by default the catalogue's. Ranks on CPUs share cores in all
+    computation except `measured` passes. 16-bit gradients imply 16-bit passes if the device has
+    them."""
     collectives = cluster.collectives
     transport = collectives.transport
     on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")

@@ -1,4 +1,4 @@
-"""Groups of nodes in a scenario: what the groups leave to the cluster, and what is wrong with them.
+"""Groups of nodes in a scenario: their normal form, and their problems.
 
 cluster:
       network: 100gbe                          # of all groups that name none
@@ -7,8 +7,8 @@ cluster:
         - {nodes: 4, device: a100_sxm_80gb, devices_per_node: 8, intra_node: nvlink3}
         - {nodes: 8, device: v100, devices_per_node: 8, network: 25gbe, per_hour: 9.80}
 
-Before its check a document is brought to one form: each group has its own keys, the first one's are
-the cluster's. One group is a cluster without groups.
+Before its check a document is rewritten: each group gets all keys of its own, and the first group's
+keys become the cluster's. A single group becomes a cluster without groups.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GROUPS: Keys = ("cluster", "groups")
 _ONE_EACH = ("device", "network")  # keys without a default
 _OWN = ("devices_per_node", *_ONE_EACH, "nics_per_node", "intra_node")
 _OF_ALL = {"batch_size": "batch_size", "per_hour": "cost.per_hour"}
-"""Keys of a group, and those of the scenario that stand for them where there is one group."""
+"""Keys of a group, and the scenario's keys that replace them if there is a single group."""
 _ONLY_THEIRS = {
     "nodes": "each group has its own number of nodes",
     "device": "each group has its own device",
@@ -36,7 +36,7 @@ _ONLY_THEIRS = {
 
 def bring_to_form(document: Document) -> None:
     """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device,
-    beside keys of a cluster without groups, or with unequal devices per node."""
+    groups together with keys of a cluster without groups, or unequal devices per node."""
     cluster = document.data.get("cluster")
     if not isinstance(cluster, dict) or cluster.get("groups") is None:
         return
@@ -62,15 +62,15 @@ def bring_to_form(document: Document) -> None:
 
 
 def cost_of_node(cluster: ClusterSection, usual: float | None) -> float | None:
-    """Cost of a node per hour, the mean of all nodes; `usual` where a group has none of its own,
-    None: not stated."""
+    """Return the mean cost of a node per hour; `usual`: of groups without their own. None if it is
+    not stated."""
     groups = [(group.nodes, group.per_hour or usual) for group in cluster.groups or ()]
     costs = [nodes * cost for nodes, cost in groups if cost is not None]
     return sum(costs) / sum(nodes for nodes, _ in groups) if costs else usual
 
 
 def _place(document: Document, old: Keys, new: Keys) -> None:
-    """Give a moved value its old place."""
+    """Let a moved value keep its place in the file."""
     for places in (document.values, document.keys):
         for key_path in [one for one in places if one[: len(old)] == old]:
             places[(*new, *key_path[len(old) :])] = places[key_path]
@@ -85,7 +85,7 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
     for key, why in _ONLY_THEIRS.items():
         if key in cluster:
             hint = "move it into the groups, or leave cluster.groups out"
-            yield document.problem(("cluster", key), f" beside groups: {why}", hint, of_key=True)
+            yield document.problem(("cluster", key), f" with groups: {why}", hint, of_key=True)
     devices = groups[0].get("devices_per_node", cluster.get("devices_per_node", 1))
     for number, group in enumerate(groups):
         at: Keys = (*_GROUPS, number)

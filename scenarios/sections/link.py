@@ -1,9 +1,9 @@
-"""Links in a scenario: what a section says, the `Link` that it makes, and its text.
+"""Links in a scenario: their sections, the `Link` that a section gives, and a link's text.
 
-A link is spelled out, or is a link of the catalogue with changes (`like:`). What a section states
-replaces what the base has: `up` and `loss` key by key, everything else whole; `jitter: []`,
-`factors: []`, `loss: null`, `up: null` and `background: 0` remove; a `trace` stands in the place of
-the base's bandwidth and efficiency, and a `bandwidth` in the place of its trace.
+A section gives all figures, or changes to a link of the catalogue (`like:`). Stated keys replace
+the base's: `up` and `loss` key by key, everything else as a whole; `jitter: []`, `factors: []`,
+`loss: null`, `up: null` and `background: 0` remove the base's. A `trace` replaces the base's
+bandwidth and efficiency, and a `bandwidth` its trace.
 
     network:
       like: 10gbe
@@ -51,7 +51,7 @@ from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link, Uplink
 from gcsim.simulator.network.rate_trace import RateTrace
 
-_CHANGED = ", changed"  # ends the name of a link that is like an entry of the catalogue
+_CHANGED = ", changed"  # suffix of the name of a changed catalogue entry
 _NO_FIGURES = {"like", "name", "source", "estimate", "limited"}
 _Share = tuple[Fraction, tuple[Fraction, Fraction]]
 LIMITED: Mapping[str, _Share] = MappingProxyType(
@@ -97,7 +97,7 @@ class LinkSection(LinkFields):
     def build(
         self, stated_in: str = "the scenario", transport: TransportName | None = None
     ) -> Link:
-        """The link, as a transport finds it; the base itself if unchanged."""
+        """Build the link for a transport; the base itself if unchanged."""
         base = catalog.link(self.like, transport) if self.like else None
         stated = self._stated.keys() - {"like"}
         if base and not stated:
@@ -117,7 +117,7 @@ class LinkSection(LinkFields):
 
 
 def _limited(link: Link, transport: TransportName | None) -> Link:
-    """The link with a limit's goodput instead of a NIC's."""
+    """Return the link with the goodput under a rate limiter instead of a NIC's."""
     share, (least, most) = LIMITED.get(transport or "", LIMITED[""])
     low, high = link.efficiency_range or (link.efficiency, link.efficiency)
     return replace(
@@ -130,7 +130,7 @@ def _limited(link: Link, transport: TransportName | None) -> Link:
 
 
 def changed_link(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Unchecked plain section of a link like `base` with what is stated."""
+    """Return the unchecked plain section of `base` with the `stated` changes."""
     if not stated:
         return plain_link(base)
     own = {
@@ -143,7 +143,7 @@ def changed_link(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entry_name(link: Link) -> str:
-    """Name of the catalogue's entry that a link is, or is like."""
+    """Return the name of the catalogue entry that a link is, or was changed from."""
     return link.name.removesuffix(_CHANGED)
 
 
@@ -153,7 +153,7 @@ def _source(base: Link, stated: Set[str], where: str) -> str:
 
 
 def _estimated(base: Link | None, stated: Mapping[str, Any]) -> bool:
-    """Whether a figure of an estimated link is still in use; stated ones are none."""
+    """Whether a figure of an estimated base is still used; stated figures are no estimates."""
     if base is None or not base.estimate:
         return False
     inherited = _figures(plain_link(base))
@@ -162,15 +162,15 @@ def _estimated(base: Link | None, stated: Mapping[str, Any]) -> bool:
 
 
 def build_link(section: str | LinkSection, transport: TransportName | None = None) -> Link:
-    """Link of the catalogue, or spelled out, with a transport's own figures unless stated;
-    `InputError` with a suggestion for an unknown name."""
+    """Build a link from a catalogue name or a section, with the transport's own figures unless
+    stated; `InputError` with a suggestion for an unknown name."""
     if isinstance(section, str):
         return catalog.link(section, transport)
     return section.build(transport=transport)
 
 
 def _inherited(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures left to the base, with their ranges."""
+    """Return the figures that the base provides, with their ranges."""
     found: dict[str, Any] = {}
     for figure in RANGED:
         if figure in stated or (figure == "efficiency" and stated.get("trace") is not None):
@@ -190,7 +190,7 @@ def _names(section: Mapping[str, Any]) -> set[str]:
     for key, value in _figures(section).items():
         if key in TABLES and isinstance(value, Mapping):
             found |= {f"{key}.{inner}" for inner in value}
-        elif key != "shared":  # what kind of medium it is was never estimated
+        elif key != "shared":  # the kind of medium is no estimate
             found.add(key)
     return found
 
@@ -199,11 +199,11 @@ _Calibration = Literal["measured", "estimate", "stated", "ideal"]
 
 
 def plain_link(link: Link) -> dict[str, Any]:
-    """The link as a scenario's section: units written out, nothing rounded.
+    """Return the link as a scenario's section, with units and exact numbers.
 
-    `name`, `latency`, `source` and `estimate` always, `bandwidth` and `efficiency` without a trace,
-    the rest where not default. Raises `ValueError` for a figure without a finite decimal expansion,
-    which no file gives.
+    It always has `name`, `latency`, `source` and `estimate`, without a trace `bandwidth` and
+    `efficiency`, and other keys that are not defaults. Raises `ValueError` for a figure without a
+    finite decimal expansion, which cannot come from a file.
     """
     other: dict[str, Any] = {}
     if link.trace is not None:
@@ -212,8 +212,8 @@ def plain_link(link: Link) -> dict[str, Any]:
 
 
 def link_facts(link: Link) -> dict[str, Any]:
-    """Plain values of a link for a result's provenance: `calibration`, `efficiency`, `source`, and
-    all beyond a rate and a latency; of a trace, length, mean rate and a hash."""
+    """Return plain values of a link for a result's provenance: `calibration`, `efficiency`,
+    `source`, and other figures that are set; for a trace its length, mean rate and hash."""
     plain = plain_link(link)
     facts = {
         "name": link.name,
@@ -244,8 +244,8 @@ def link_facts(link: Link) -> dict[str, Any]:
 
 
 def calibration(link: Link) -> _Calibration:
-    """Source of the link's figures: only unchanged catalogue entries are measured or ideal; others
-    are stated unless estimates."""
+    """Return the kind of source of the link's figures: only unchanged catalogue entries are
+    measured or ideal; others are stated or estimates."""
     shipped = catalog.shipped(link)
     if shipped and link.name.endswith("_ideal"):
         return "ideal"
@@ -255,8 +255,8 @@ def calibration(link: Link) -> _Calibration:
 
 
 def carrier(transport: str, network: str | None) -> str:
-    """Library that carries collectives, and the protocol below if both are known: "NCCL over RDMA"
-    on InfiniBand, RoCE and EFA, "Gloo over TCP" anywhere (PyTorch's has sockets only). `network`:
+    """Return the library that carries collectives, with its protocol if known: "NCCL over RDMA" on
+    InfiniBand, RoCE and EFA, "Gloo over TCP" always (PyTorch's Gloo has only sockets). `network`:
     the link's name; None without traffic between nodes."""
     library = _LIBRARIES[transport]
     if network is None:

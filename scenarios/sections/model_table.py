@@ -1,4 +1,4 @@
-"""Tables of layers, and their faults: models known by their layers only.
+"""Models that are known only by a table of their layers.
 
 A CSV file with the header of `COLUMNS` and a row per parameter tensor, in forward order
 (`gcsim list models NAME --layers` writes one); gradients become ready in reverse. Empty lines and
@@ -31,7 +31,7 @@ from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.models.registry import MODELS, ModelEntry, TableLayer
 from gcsim.traces.models.table import COLUMNS, table_entry
 
-MOST_ROWS = 4_000  # all are in a resolved scenario, which is read back
+MOST_ROWS = 4_000  # a resolved scenario has all rows and must be readable
 MOST_FLOPS = 1 << 62
 _NAME = re.compile(r"[^\s,#\"'\x00-\x1f\x7f-\x9f][^\s,\"'\x00-\x1f\x7f-\x9f]{0,254}")
 _SIZES = re.compile(r"\d{1,12}(?:\s*[xX]\s*\d{1,12})*", re.ASCII)
@@ -47,7 +47,7 @@ Named = tuple[str, TableLayer]  # row with its place
 def tabled_model(
     document: Document, path: Path, name: str | None
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """Model of a CSV file, or the file's problems; `name` defaults to the file's stem."""
+    """Read the model of a CSV file, or its problems; `name` defaults to the file's stem."""
     place = shown(path)
     if not path.exists():
         where = document.place(("model", "layers"))
@@ -56,7 +56,7 @@ def tabled_model(
     if name is None and not _FILE_NAME.fullmatch(path.stem):
         where = document.place(("model", "layers"))
         message = f"model.layers: the file's name {path.stem!r} cannot name a model"
-        return None, [Problem(place=where, message=message, hint="add `name:` beside `layers:`")]
+        return None, [Problem(place=where, message=message, hint="add `name:` next to `layers:`")]
     try:
         rows = _read(path, place)
     except InputError as error:
@@ -67,7 +67,7 @@ def tabled_model(
 def inline_model(
     document: Document, rows: Sequence[Spelled], name: str | None
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """Model of rows in the YAML, or their problems."""
+    """Return the model of rows in the YAML, or their problems."""
     key_path: Keys = ("model", "layers")
     named = []
     problems = []
@@ -80,7 +80,7 @@ def inline_model(
     if problems:
         return None, few(problems)
     if name is None:
-        hint = "add `name:` beside `layers:`"
+        hint = "add `name:` next to `layers:`"
         where = document.location_of_key(key_path)
         return None, [
             Problem(place=where, message="model: a table in the file has no name", hint=hint)
@@ -91,7 +91,7 @@ def inline_model(
 def untrainable(
     document: Document, entry: ModelEntry, source: str, compressors: Sequence[CompressorChoice]
 ) -> Iterator[Problem]:
-    """Contradictions of a model without code, or of gradients without samples."""
+    """Yield contradictions of a model without code, or of gradients without samples."""
     key_path: Keys = ("gradients", "source")
     if entry.layers and source == "live":
         place = document.values.get(key_path) or document.location_of_key(("model",))
@@ -171,7 +171,7 @@ def _flops(text: str, name: str) -> int:
 def _checked(
     rows: Sequence[Named], name: str, place: str
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """Check what no single row shows."""
+    """Check the rows together."""
     problems = []
     first: dict[str, str] = {}
     for where, row in rows:
@@ -194,7 +194,7 @@ def _checked(
 
 @functools.cache
 def known_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-    """Names and shapes of the trained tensors of a table or a shipped model; else None."""
+    """Return names and shapes of the trained tensors of a table or shipped model; else None."""
     if entry.layers:
         return tuple((row.name, row.shape) for row in entry.layers)
     shipped = MODELS.get(entry.name)
@@ -207,7 +207,7 @@ def known_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> str | None:
-    """Difference of a trace's tensors from the model's; None if none or a model of user's code."""
+    """Return how a trace's tensors differ from the model's; None if equal, or for user's code."""
     known = known_parameters(entry)
     if known is None:
         return None

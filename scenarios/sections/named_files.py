@@ -1,4 +1,4 @@
-"""Links, devices and background traffic of a scenario that stand in files of their own.
+"""Links, devices and background traffic of a scenario that are in separate files.
 
 cluster:
       network: my_link.yaml                    # the file's one link
@@ -7,12 +7,12 @@ cluster:
       device: my_gpu.yaml
       network: {like: 10gbe, background: "runs/other:dense"}   # what that run takes of the network
 
-A name that ends in .yaml or .yml is a file; what follows a colon is an entry of it. A path in a
-scenario's file counts from that file's folder, one of an option from where the user is. The files
-are written like the catalogue's, with a table `links:` or `devices:`; an entry may say `like:` with
-an entry of the catalogue, or of the file above it. A link comes into the scenario by value; a
-device as its file, its name and a fingerprint, so that a changed file is noticed; a run as the
-share of the network that it takes.
+A name that ends in .yaml or .yml is a file; a part after a colon is one of its entries. Paths in a
+scenario file are relative to that file's folder, those in options to the working directory. The
+files have the catalogue's form, with a table `links:` or `devices:`; `like:` refers to an entry of
+the catalogue, or to an earlier one in the file. A resolved scenario has links by value; a device by
+its file, name and a fingerprint, so that a changed file is noticed; and a run as the share of the
+network that it takes.
 
 The device decides the defaults of its cluster, transport and bus. PyTorch's documentation names the
 transport: NCCL between GPUs, Gloo between CPUs
@@ -31,7 +31,7 @@ from typing import Any, TypeVar, get_args
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog.at_hand import device_at_hand, is_at_hand
+from gcsim.scenarios.catalog.this_machine import means_this_device, this_device
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import over
 from gcsim.scenarios.links.rate_trace import with_traces
@@ -56,32 +56,32 @@ class _LinkTable(Section):
 
 
 def names_a_file(text: object) -> bool:
-    """Whether a name is a file's, not a catalogue entry's."""
+    """Whether a name is that of a file instead of a catalogue entry."""
     return isinstance(text, str) and _FILE.fullmatch(text) is not None
 
 
 def read_link(text: str, folder: Path, transport: TransportName | None = None) -> tuple[Link, Path]:
-    """Link of `FILE.yaml` or `FILE.yaml:NAME`, as a transport finds it, and the file. Raises
-    `InputError`: no such file or entry, several entries and none named, or the file's mistakes with
-    their places."""
+    """Read the link of `FILE.yaml` or `FILE.yaml:NAME` for a transport; also its file. Raises
+    `InputError` without the file or entry, for several entries without a name, and for mistakes in
+    the file, with their places."""
     return _read(text, folder, "link", functools.partial(_links, transport=transport))
 
 
 def read_device(text: str, folder: Path) -> tuple[Device, Path]:
-    """Device of `FILE.yaml` or `FILE.yaml:NAME`, and the file; as `read_link`."""
+    """Read the device of `FILE.yaml` or `FILE.yaml:NAME`; return also the file; as `read_link`."""
     return _read(text, folder, "device", _devices)
 
 
 def device_in(file: str, name: str) -> Device:
-    """Device of a file by absolute path; raises `InputError`."""
+    """Read the device of a file by absolute path; raises `InputError`."""
     return read_device(f"{file}:{name}", Path("/"))[0]
 
 
 def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
-    """Replace names of files by their contents, words for a network by its link, a run in the
-    background by its share, and fill in the device's defaults. `document` is not checked yet;
-    `path`: its file. Returns the absolute path of each file by setting, and the files' problems
-    with their places; valid values replace what is wrong."""
+    """Replace names of files by their contents, words for a network by its link, a background run
+    by its share, and fill in the device's defaults. `document` is unchecked; `path`: its file.
+    Returns the absolute path of each file by setting, and the files' problems with their places;
+    wrong values are replaced by valid ones."""
     files: dict[str, str] = {}
     problems: list[Problem] = []
     for holder, key_path in _places(document.data):
@@ -89,8 +89,8 @@ def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[P
         try:
             if key == "device":
                 found = _device_section(document, key_path, holder[key], path)
-                if is_at_hand(holder[key]):
-                    holder[key] = device_at_hand()
+                if means_this_device(holder[key]):
+                    holder[key] = this_device()
             else:
                 found = _link_section(document, key_path, holder[key], path)
                 if found is None and key != "intra_node":
@@ -111,7 +111,7 @@ def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[P
                 document, (*key_path, "background"), holder[key], path
             )
         if key == "device":
-            with suppress(InputError):  # which the check of the device reports
+            with suppress(InputError):  # the check of the device reports it
                 _fill_in(_within(document.data, ("cluster",)), holder, _device(holder[key]))
     return files, problems
 
@@ -119,7 +119,7 @@ def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[P
 def _replace_background_run(
     document: Document, key_path: Keys, link: Any, path: Path
 ) -> list[Problem]:
-    """Replace a run in a link's `background` by its share of the rate; return why it has none."""
+    """Replace a run in a link's `background` by its share of the rate; return problems."""
     named = link.get("background") if isinstance(link, dict) else None
     if not isinstance(named, str):
         return []
@@ -133,7 +133,7 @@ def _replace_background_run(
 
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
-    """Sections with a link or a device, and their paths."""
+    """Yield the sections with a link or a device, and their paths."""
     for key_path in (_DEVICE, *LINKS):  # how a transport finds a link: the device's by default
         holder = _within(data, key_path[:-1])
         if key_path[-1] in holder:
@@ -171,7 +171,7 @@ def _link_section(
 
 
 def _in_words(value: Any) -> Any:
-    """A link or its `like:` by the catalogue's names, where words say a rate."""
+    """Replace words for a rate, as a link or its `like:`, by the catalogue's names."""
     said = value.get("like") if isinstance(value, dict) else value
     if not isinstance(said, str) or (named := network_of(said)) == said:
         return value
@@ -198,7 +198,7 @@ def _device_section(
 
 
 def folder_of(document: Document, key_path: Keys, path: Path) -> Path:
-    """Folder of a path: the file's, or for an option the working directory."""
+    """Return the folder that a path is relative to: the file's, or for options the working one."""
     from_option = document.values.get(key_path, "").startswith("--set")
     return Path.cwd() if from_option else path.resolve().parent
 
@@ -254,15 +254,15 @@ def _cached_devices(path: Path, _changed: int, _size: int) -> Mapping[str, Devic
 
 
 def usual_bus(device: Device, devices: object, transport: object) -> str:
-    """Link of `devices` in a node: between ranks on a CPU, the device's own between several GPUs
-    with NCCL, or the bus of most GPUs, over which the others' copies go to the host."""
+    """Return the usual link of `devices` in a node: between ranks on a CPU; the device's own
+    between several GPUs with NCCL; else the PCIe of most GPUs, for copies to the host."""
     if device.processor == "cpu":
         return "host_memory"
     return (transport == "nccl" and devices != 1 and device.bus) or "pcie3_x16"
 
 
 def _fill_in(cluster: dict[str, Any], nodes: dict[str, Any], device: Device) -> None:
-    """State the transport, if `nodes` are not a group's, and the bus that an incomplete
+    """Fill in the transport, if `nodes` is the cluster and no group, and the bus that an incomplete
     `intra_node` changes."""
     if nodes is cluster and cluster.get("collectives") is None:
         cluster["collectives"] = {}

@@ -1,8 +1,8 @@
-"""Words of people for a network: a rate alone, with or without a card, a plug or a protocol.
+"""Everyday words for a network: a rate, with or without a card, a plug or a protocol.
 
-A rate is the catalogue's Ethernet of that rate, or the nearest one at that rate, with its latency,
-goodput and ranges: "25G", "10 GbE", "7 Gbit/s", "Mellanox 100 Gb/s". From 200 Gbit/s on it is RoCE,
-as such cards are run, unless TCP is said: TCP leaves most of their rate unused.
+A rate means the catalogue's Ethernet of that rate, or the nearest one with that rate and its own
+latency, goodput and ranges: "25G", "10 GbE", "7 Gbit/s", "Mellanox 100 Gb/s". From 200 Gbit/s on it
+means RoCE, as such cards are used, unless TCP is named, which leaves most of their rate unused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gcsim.names import say
 from gcsim.scenarios import catalog
 
 ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
-"""Beginning of the names of Ethernet in the catalogue."""
+"""Pattern of the names of Ethernet in the catalogue."""
 _KINDS = {"efa": r"efa_\d+gb", "infiniband": r"infiniband_[a-z]+", "ib": r"infiniband_[a-z]+"}
-"""Names of the catalogue's networks of a kind beside Ethernet."""
+"""Patterns of the names of other kinds of networks in the catalogue."""
 _ROCE = re.compile(r"\d+gbe_roce")
 _TCP = re.compile(r"\btcp", re.IGNORECASE)
 _RDMA = re.compile(r"(?<![a-z])(?:rdma|roce)", re.IGNORECASE)
@@ -30,9 +30,9 @@ _PORT = re.compile(
     r"|roce\s?(?:v\d)?|(?<!fast )ethernet|eth|network)(?!\w)",
     re.IGNORECASE,
 )
-"""Words that name a card, a plug or a protocol, no rate."""
+"""Words for a card, a plug or a protocol, which are ignored."""
 _GIGABIT = re.compile(r"(?<=\d)\s?GB(?=\s?ethernet)", re.IGNORECASE)
-"""Ethernet is named by gigabits, also where they are written GB."""
+"""Gigabits of Ethernet that are written GB."""
 _SMALL = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[gmt])b")
 _AND_LATENCY = re.compile(r"(.+?),?\s+(\d[\d.]* ?[mun]s(?:ec)?)")
 _FABRIC = re.compile(r"\b(?:efa|infiniband|ib)\b", re.IGNORECASE)
@@ -43,10 +43,10 @@ _MOBILE = {"3g", "4g", "5g"}
 
 
 def network_of(said: str) -> str | dict[str, str]:
-    """Network section for a name or a rate: an entry's own name; the Ethernet of that rate, or the
-    nearest one at that rate; and the latency, if one stands behind it. Words that are none of these
-    are returned as they are, for the check of names. Raises `InputError` for what is written as a
-    rate and is none."""
+    """Return the network section for a name or a rate: an entry's own name; the Ethernet of that
+    rate, or the nearest one with that rate; and a latency that follows it. Other words are returned
+    unchanged, for the check of names. Raises `InputError` for text that looks like a rate but is
+    not valid."""
     if said in catalog.links():
         return said
     if both := _AND_LATENCY.fullmatch(said):
@@ -66,7 +66,7 @@ def network_of(said: str) -> str | dict[str, str]:
         if rate is None and (several or not _RATE.fullmatch(plain)):
             return said
         if rate is None:
-            rate = units.parse(plain, "bandwidth")  # which says what is wrong with it
+            rate = units.parse(plain, "bandwidth")  # raises what is wrong
     if not rate:
         hint = 'write it like "25 Gbit/s", or 25gbe, from `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
@@ -80,7 +80,7 @@ def network_of(said: str) -> str | dict[str, str]:
 
 
 def _rate(text: str) -> Fraction | None:
-    """Bytes a second; None for what is no rate."""
+    """Return bytes per second; None if the text is no rate."""
     with suppress(InputError):
         return None if text.lower() in _MOBILE else units.parse(text, "bandwidth")
     return None
@@ -93,7 +93,7 @@ def _bits(rate: Fraction) -> str:
 
 
 def supposes_rdma(said: str) -> bool:
-    """Whether a word for a network names a rate at which RDMA is supposed."""
+    """Whether a word for a network names a rate for which RDMA is assumed."""
     found = network_of(said)
     name = found if isinstance(found, str) else found["like"]
     return name.endswith("_roce") and not _RDMA.search(said)

@@ -1,4 +1,4 @@
-"""Measured times of forward and backward that a scenario brings along."""
+"""Measured times of forward and backward that a scenario provides."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ELEMENT = 4  # bytes of a float32
 
 
 def measured_passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
-    """Times that the scenario states, takes from a profiler's trace, or replays; None: the
-    catalogue's. Warns of a CPU's for a GPU. Raises `InputError` for an unreadable profiler's trace
-    or another model's, or recorded gradients without times."""
+    """Return the times that the scenario states, reads from a profiler's trace, or replays; None:
+    the catalogue's are used. Warns of CPU times for a GPU. Raises `InputError` for a profiler's
+    trace that is unreadable or of another model, or recorded gradients without times."""
     found = _passes(scenario, profile)
     device = scenario.cluster.device
     measured_on = None if found is None else found.processor
@@ -53,8 +53,8 @@ def _passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
 
 
 def check_passes(scenario: Scenario) -> None:
-    """Raise `InputError` for named times that are unusable as far as known without the model; warn
-    of a trace of one worker, or of other buckets than simulated."""
+    """Raise `InputError` for named times that are unusable, as far as is known without the model;
+    warn of a trace of one worker, or of other buckets than simulated."""
     compute, gradients = scenario.compute, scenario.gradients
     if isinstance(gradients, RecordedGradients):
         manifest = read_manifest(gradients.trace)

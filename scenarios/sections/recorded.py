@@ -1,7 +1,7 @@
 """Settings of a scenario that replays a recorded trace.
 
-`model: recorded` takes the model from the trace, without the user's code;
-`compute: {recorded: true}` the times measured with it.
+`model: recorded` takes the model from the trace, without the user's code; `compute:
+{recorded: true}` takes the times that were measured with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REPLAY = "replay a trace: gradients: {source: recorded, trace: FOLDER}"
 
 
 def recorded_model(trace: Path) -> tuple[ModelEntry | None, list[Problem]]:
-    """Model of a trace, or its problems; only the manifest is read."""
+    """Return the model of a trace, or its problems; only the manifest is read."""
     try:
         facts = read_manifest(trace).facts
     except InputError as error:
@@ -43,7 +43,7 @@ def recorded_model(trace: Path) -> tuple[ModelEntry | None, list[Problem]]:
 
 
 def is_recorded(model: ModelEntry) -> bool:
-    """Whether only a trace knows the model."""
+    """Whether the model comes only from a trace."""
     return model.build is None and not model.layers
 
 
@@ -54,7 +54,7 @@ def warn_once(place: Path, text: str) -> None:
 
 
 def without_a_trace(document: Document, file: ScenarioFile) -> list[Problem]:
-    """Problems of a scenario that takes something from a trace and replays none."""
+    """Return problems of a scenario that takes something from a trace but replays none."""
     if file.gradients.trace is not None:
         return []
     asking: list[tuple[Keys, str]] = []

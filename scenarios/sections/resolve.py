@@ -1,8 +1,8 @@
-"""A scenario as the file that would load to it: every default filled in, units written out.
+"""Conversion of a scenario to a file with every default filled in and all units written.
 
-It is written beside the results and can be run again. Links are included by value with their
-sources; a device by name (and file, outside the catalogue) with a fingerprint of its entry, some
-forty numbers, so that a changed entry does not pass for the old one.
+The file is stored with the results and can be run again. Links are included by value with their
+sources; a device by name (and file, outside the catalogue) with a fingerprint of its entry's
+numbers, so that a changed entry is noticed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gcsim.traces.profile import PassTimes
 
 
 def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
-    """Dicts, lists and scalars, for `document.write`."""
+    """Return dicts, lists and scalars, for `document.write`."""
     entries: dict[str, Any] = {"name": scenario.name}
     if description:
         entries["description"] = description
@@ -189,7 +189,7 @@ def _compute(compute: PassTimes | ProfiledCompute | RecordedCompute) -> dict[str
         return {"profile": str(compute.profile)}
     if isinstance(compute, RecordedCompute):
         return {"recorded": True}
-    # repr has the digits that make the same float again
+    # repr has enough digits to restore the float
     return {
         "forward": units.exact(Fraction(repr(compute.forward)), "time"),
         "backward": units.exact(Fraction(repr(compute.backward)), "time"),

@@ -1,8 +1,8 @@
-"""Costs of a transport's software, additions and calls: keys and defaults.
+"""Costs of a transport's sums and calls: keys and defaults.
 
-`catalog/transports.yaml` has entries by transport that works on the host, for older generations
-(`gloo_pytorch1`, only what differs) and for hosts of few cores (`gloo_few_cores`). A scenario gets
-its transport's, after its own `cluster.sums` and `cluster.host`; `none` is no price at all.
+`catalog/transports.yaml` has entries for transports that work on the host, for older generations
+(`gloo_pytorch1`, only the differences) and for hosts with few cores (`gloo_few_cores`). Costs that
+`cluster.sums` and `cluster.host` do not state are the transport's; `none` means no costs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _table() -> _Table:
 
 @functools.cache
 def transports() -> Mapping[str, tuple[Sums, Host | None]]:
-    """Shipped prices of additions and calls, by transport or transport_library."""
+    """Return the shipped costs of sums and calls, by transport or transport_library."""
     found: dict[str, tuple[Sums, Host | None]] = {}
     for name, entry in _table().transports.items():
         above = found[entry.like] if entry.like else (Sums(), None)
@@ -67,7 +67,7 @@ def transports() -> Mapping[str, tuple[Sums, Host | None]]:
 
 
 def defaults(collectives: Collectives) -> tuple[Sums, Host | None]:
-    """Default costs of a transport's additions and calls."""
+    """Return the default costs of a transport's sums and calls."""
     known, name = transports(), collectives.transport
     sums = known[_SERVERS][0] if servers_add(collectives) else Sums()
     free: tuple[Sums, Host | None] = (sums, None)
@@ -75,7 +75,7 @@ def defaults(collectives: Collectives) -> tuple[Sums, Host | None]:
 
 
 def servers_add(collectives: Collectives) -> bool:
-    """Whether only parameter servers add at the rates of `cluster.sums`."""
+    """Whether only parameter servers use the rates of `cluster.sums`."""
     on_gpus = collectives.transport == "nccl" and collectives.all_reduce.startswith(
         ("auto", "nccl")
     )
@@ -83,7 +83,7 @@ def servers_add(collectives: Collectives) -> bool:
 
 
 def on_machines(name: str, host: Host | None) -> Host | None:
-    """A transport's prices on named machines; `none`: no prices."""
+    """Return a transport's costs on named machines; `none`: no costs."""
     if name == NONE or host is None:
         return None
     on: Host = _table().hosts[name].value(Host, host)
@@ -91,5 +91,5 @@ def on_machines(name: str, host: Host | None) -> Host | None:
 
 
 def few_cores(transport: str) -> Host | None:
-    """A transport's prices where processes share few cores."""
+    """Return a transport's costs if processes share few cores."""
     return transports().get(f"{transport}_few_cores", (Sums(), None))[1]

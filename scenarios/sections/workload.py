@@ -1,7 +1,7 @@
-"""Model, gradients and measured times named by a checked scenario file.
+"""Model, gradients and measured times that a checked scenario file names.
 
-Shipped ones by name, the user's by path: from the file's folder, or of an option from the working
-directory.
+Shipped ones have names, the user's have paths: relative to the file's folder, or in options to the
+working directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gcsim.traces.tasks.folder import PREFIX, fault
 def model_of(
     document: Document, file: ScenarioFile, path: Path
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """Model with its task, or its problems."""
+    """Return the model with its task, or its problems."""
     chosen = file.model
     if isinstance(chosen, ModelTable):
         return _table(document, chosen, path)
@@ -71,7 +71,7 @@ def model_of(
 def by_formula(
     document: Document, model: ModelEntry, training: Training
 ) -> tuple[ModelEntry, list[Problem]]:
-    """Model at the training's sequence; problems of settings that a model by formula has alone."""
+    """Return the model at the training's sequence; problems of settings only for formula models."""
     if model.transformer is not None:
         tokens = training.sequence
         return (model if tokens is None else at_sequence(model, tokens)), []
@@ -87,7 +87,7 @@ def by_formula(
 
 
 _BY_FORMULA = [name for name, model in MODELS.items() if model.transformer]
-_SOME = 4  # models that a hint names
+_SOME = 4  # number of models in a hint
 
 
 def _table(
@@ -102,7 +102,7 @@ def _table(
 def gradients_of(
     document: Document, file: ScenarioFile, path: Path
 ) -> scenario.LiveGradients | scenario.RecordedGradients | scenario.SyntheticGradients:
-    """Source of the gradients; `missing_files` checks its files."""
+    """Return the source of the gradients, whose files `missing_files` checks."""
     section = file.gradients
     if section.trace is not None:
         trace = _trace(document, section.trace, path)
@@ -121,7 +121,7 @@ def gradients_of(
 def compute_of(
     document: Document, section: ComputeSection | None, path: Path
 ) -> PassTimes | scenario.ProfiledCompute | scenario.RecordedCompute | None:
-    """Source of forward and backward times; None: the catalogue."""
+    """Return the source of forward and backward times; None: the catalogue."""
     if section is None:
         return None
     if section.profile is not None:
@@ -139,7 +139,7 @@ def compute_of(
 
 
 def task_of(document: Document, file: ScenarioFile, path: Path) -> str:
-    """Task of `gcsim train`, a folder with its whole path; "" for the model's own."""
+    """Return the task of `gcsim train`, a folder with its whole path; "" for the model's own."""
     task = "" if file.train is None else file.train.task or ""
     if not task.startswith(PREFIX):
         return task
@@ -148,13 +148,13 @@ def task_of(document: Document, file: ScenarioFile, path: Path) -> str:
 
 
 def misfit_of_task(document: Document, task: str, model: ModelEntry) -> list[Problem]:
-    """Mismatch between a folder of images and the model."""
+    """Return mismatches between a folder of images and the model."""
     wrong = task.startswith(PREFIX) and fault(Path(task.removeprefix(PREFIX)), model)
     return [document.problem(("train", "task"), f": {wrong[0]}", wrong[1])] if wrong else []
 
 
 def _trace(document: Document, written: str, path: Path) -> Path:
-    """Folder by path, or a shipped trace by name."""
+    """Return the folder of a trace, by path or by a shipped trace's name."""
     found = _named_path(document, ("gradients", "trace"), written, path)
     return found if found.exists() else shipped_traces().get(written, found)
 
@@ -164,7 +164,7 @@ def _named_path(document: Document, key_path: Keys, written: str, path: Path) ->
 
 
 def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Problem]:
-    """Named traces, fits and profiles that do not exist."""
+    """Return problems of named traces, fits and profiles that do not exist."""
     compute, gradients = file.compute, file.gradients
     named: list[tuple[Keys, str | None, str]] = [
         (("gradients", "fit"), gradients.fit, "fit one with: gcsim fit TRACE -o FILE"),

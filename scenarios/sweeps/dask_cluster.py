@@ -1,9 +1,9 @@
 """A sweep on many machines: tasks go to a running dask.distributed cluster.
 
 Start it as dask documents: a scheduler, and workers in environments with the same gcsim, best with
-one thread each, since a point keeps Python busy. No shared disk is needed: profiles travel with
-points, results with the sweep, which alone writes. Traces and the user's modules must be on every
-machine; machines that train need equal numbers of cores (`sweep_tasks`).
+one thread each, since a point keeps Python busy. No shared disk is needed: profiles are sent with
+points, and results come back to the sweep, which writes all files. Traces and the user's modules
+must be on every machine; machines that train need equal numbers of cores (`sweep_tasks`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.sweeps.processes import Work
 from gcsim.scenarios.sweeps.tasks import Failure, code_here, failure
 
-PATIENCE = 10  # seconds until a scheduler must answer
-FIRST_WORKER = 60  # seconds until it must have a worker; some are started on demand
-AHEAD = 2  # tasks per thread of the cluster, under way or next
+PATIENCE = 10  # seconds within which a scheduler must answer
+FIRST_WORKER = 60  # seconds within which it must have a worker; some are started on demand
+AHEAD = 2  # tasks per thread of the cluster, running or queued
 
 
 class ClusterWorkers:
     """Workers of a running cluster, by its scheduler's address or file. Raises `InputError` without
-    any, or where they would give other results than here: all must name a profile (`key`) alike,
-    with `here` as this machine does."""
+    workers, or if their results would differ: all must have the same profile key (`key`), and with
+    `here` the same as this machine."""
 
     def __init__(self, address: str, key: Callable[[], str], *, here: bool = False) -> None:
         with ExitStack() as stack:
@@ -51,7 +51,7 @@ class ClusterWorkers:
         try:
             there = self._client.run(code_here)
             keys = self._client.run(key)
-        except Exception as error:  # whatever an import or a missing trace raised there
+        except Exception as error:  # any error of an import or a missing trace on a worker
             message = f"a worker of the cluster cannot start: {error}"
             hint = "gcsim, your own modules and traces must be installed there too"
             raise InputError(message, place="--dask", hint=hint) from error
@@ -76,14 +76,14 @@ class ClusterWorkers:
         return self._capacity
 
     def start(self, number: int, task: Work) -> None:
-        """Hand a task to the scheduler."""
+        """Send a task to the scheduler."""
         name = f"{self._name}-{number}-{uuid.uuid4().hex[:8]}"
         future = self._client.submit(_performed, task, key=name, pure=False)
         self._futures[number] = future
         future.add_done_callback(lambda _: self._done.put(number))
 
     def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
-        """Wait for outcomes, without notes; `InputError` when the scheduler is gone."""
+        """Wait for outcomes, without notes; `InputError` when the scheduler has stopped."""
         numbers = [self._done.get()]
         while not self._done.empty():
             numbers.append(self._done.get())
@@ -91,7 +91,7 @@ class ClusterWorkers:
 
     def _outcome(self, future: Any) -> Any:
         if future.status == "finished":
-            # else: gone with its worker, and nobody left to ask for it again
+            # else it is lost with its worker, and no other worker can repeat it
             with contextlib.suppress(OSError, CancelledError, concurrent.futures.CancelledError):
                 return future.result()
         if future.status == "error":
@@ -106,8 +106,8 @@ class ClusterWorkers:
         raise InputError(message, place="--dask", hint=hint)
 
     def close(self) -> None:
-        """Take back what is under way."""
-        # of a cluster that is gone nothing can be taken back
+        """Cancel the running tasks."""
+        # tasks of a stopped cluster cannot be cancelled
         with self._open, contextlib.suppress(OSError, RuntimeError):
             self._client.cancel(list(self._futures.values()), force=True)
 
@@ -117,20 +117,20 @@ def _performed(task: Work) -> Any:
 
 
 def _connected(address: str, stack: ExitStack) -> Any:
-    """Client that `stack` closes."""
+    """Return a client that `stack` closes."""
     try:
         distributed = importlib.import_module("distributed")
     except ModuleNotFoundError as error:
         hint = "pip install 'gcsim[cluster]'"
         raise InputError("needs dask.distributed", place="--dask", hint=hint) from error
-    # what it logs about a lost connection is told in one line by what is raised here
+    # the error that is raised here replaces its log of a lost connection
     for handler in logging.getLogger("distributed").handlers:
         stack.callback(handler.setLevel, handler.level)
         handler.setLevel(logging.CRITICAL)
     place = f"--dask {address}"
     where = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
     try:
-        if "address" in where:  # a client that was given a bad one waits for a minute at its end
+        if "address" in where:  # with a bad address, closing a client takes a minute
             distributed.comm.get_address_host_port(address)
         client = stack.enter_context(
             distributed.Client(**where, timeout=PATIENCE, set_as_default=False)

@@ -1,8 +1,8 @@
 """Grids of a sweep, and its points, the product of all grids' values.
 
-Commas inside quotes, brackets and braces belong to a value: `cluster.nodes=[1, 2],[4, 8]` are two.
-All problems are reported at once: first every value is tried alone, the sum of the grids' lengths;
-combinations only when all are right.
+Commas inside quotes, brackets and braces belong to a value: `cluster.nodes=[1, 2],[4, 8]` has two.
+All problems are reported at once: first every value is checked on its own; combinations are checked
+only if all values are valid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\'\'|[^\'])*\'', re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """Value of a grid."""
+    """A value of a grid."""
 
     text: str  # YAML as given
     data: Any  # value of the YAML text
@@ -43,7 +43,7 @@ Grid = dict[str, tuple[Value, ...]]  # values by key, as given
 
 
 def written(data: Any, *, inside: bool = False) -> str:
-    """A value in tables, CSV and names: YAML, but a text alone without quotes."""
+    """Return a value for tables, CSV and names: YAML, but without quotes around a text."""
     if isinstance(data, list):
         return f"[{', '.join(written(item, inside=True) for item in data)}]"
     if isinstance(data, dict):
@@ -55,9 +55,9 @@ def written(data: Any, *, inside: bool = False) -> str:
 
 
 def read_grid(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Grid:
-    """Grid from options (`["KEY=V1,V2"]`) or a mapping of keys to values. In a mapping a text is
-    YAML, as in `load_scenario`'s overrides. Raises `InputError` with every problem of syntax;
-    `points` checks keys and values."""
+    """Read a grid from options (`["KEY=V1,V2"]`) or a mapping of keys to values, in which a text is
+    YAML, as in `load_scenario`'s overrides. Raises `InputError` with every syntax error; `points`
+    checks keys and values."""
     problems: list[Problem] = []
     grid: Grid = {}
     for key, texts in _entries(given, problems):
@@ -104,7 +104,7 @@ def _entries(
 
 
 def _text(data: Any) -> str:
-    """YAML of a Python value; a text is YAML already."""
+    """Convert a Python value to YAML; a text is already YAML."""
     if isinstance(data, str):
         return data
     try:  # numpy's scalars have `item`
@@ -116,11 +116,11 @@ def _text(data: Any) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Values between commas outside quotes, brackets and braces; `ValueError` for unclosed ones."""
+    """Split at commas outside quotes, brackets and braces; `ValueError` if one is not closed."""
     values, start, place, awaited, fresh = [], 0, 0, "", True
     while place < len(text):
         letter, quoted = text[place], _QUOTED.match(text, place)
-        if letter in "\"'" and fresh:  # an apostrophe inside a word opens nothing
+        if letter in "\"'" and fresh:  # an apostrophe inside a word is no quote
             if quoted is None:
                 raise ValueError(f"{letter} is missing at the end of {text.strip()}")
             place, fresh = quoted.end(), False
@@ -162,21 +162,21 @@ def _values(place: str, texts: Iterable[str], problems: list[Problem]) -> Iterat
         yield Value(text=text, data=data)
 
 
-_MANY = 1000  # points from which on checking, which takes seconds, is shown
+_MANY = 1000  # number of points from which the progress of checking is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Combination of values, and its scenario."""
+    """A combination of values, and its scenario."""
 
     values: dict[str, Any]  # values by the grids' keys, in order
     scenario: Scenario
     key: str  # hash of the resolved scenario, under which results are stored
-    unfit: DoesNotFitError | None = None  # why nothing of it is run
+    unfit: DoesNotFitError | None = None  # why it is not run
 
 
 def named(values: Mapping[str, Any]) -> str:
-    """Name of a point in messages: `cluster.nodes=8, seed=1`."""
+    """Return the name of a point in messages: `cluster.nodes=8, seed=1`."""
     return ", ".join(f"{key}={written(data)}" for key, data in values.items())
 
 
@@ -187,7 +187,7 @@ def points(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> list[Point]:
-    """All points, the last key changing fastest; `InputError` with every problem."""
+    """Return all points, the last key changing fastest; `InputError` with every problem."""
     fixed = {assignment.partition("=")[0].strip() for assignment in overrides}
     both = [key for key in grid if key in fixed or (key == "seed" and seed is not None)]
     if both:
@@ -232,7 +232,7 @@ def _texts(chosen: Sequence[Value]) -> tuple[str, ...]:
 
 
 class _Faults:
-    """Problems of many points, similar ones told once."""
+    """Problems of many points, in which similar ones are reported once."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -246,8 +246,8 @@ class _Faults:
         seed: int | None,
         chosen: Sequence[Value],
     ) -> tuple[Scenario | None, DoesNotFitError | None]:
-        """Scenario with the chosen value of every key; None when it has a problem. One that does
-        not fit has all its methods."""
+        """Build the scenario with the chosen value of every key; None if it has a problem. A
+        scenario of which no method fits keeps all methods."""
         self._tried += 1
         pairs = zip(self._grid, chosen, strict=True)
         assignments = [f"{key}={value.text}" for key, value in pairs]
@@ -264,7 +264,7 @@ class _Faults:
         return None, None
 
     def same(self, chosen: Sequence[Value], other: Point) -> None:
-        """Record two points that are one scenario."""
+        """Record that two points are the same scenario."""
         message = f"is the same scenario as {named(other.values)}"
         self._add(Problem(place="--set", message=message, hint="leave one of them out"), chosen)
 
@@ -283,7 +283,7 @@ class _Faults:
     def _with_values(
         self, problem: Problem, where: Sequence[Sequence[Value]], combined: bool
     ) -> Problem:
-        """The problem with its value, or combination of values."""
+        """Return the problem with its value, or combination of values."""
         place, message = problem.place, problem.message
         if not place.startswith("--set"):
             if len(where) < self._tried:  # in the file, and only with some values
@@ -300,7 +300,7 @@ class _Faults:
         return " ".join(f"--grid {key}={value.text}" for key, value in pairs)
 
     def _place(self, place: str, where: Sequence[Sequence[Value]]) -> str:
-        """`--grid` for `--set`, with the value unless all of the key's are wrong alike."""
+        """Replace `--set` by `--grid`, with the value unless all values of the key are wrong."""
         key = place.removeprefix("--set ")
         if key not in self._grid or key == place:
             return place

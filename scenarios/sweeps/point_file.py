@@ -14,17 +14,17 @@ _SUM, _END = ', "sha256": "', "}\n"
 
 
 def text_of(head: Mapping[str, Any], result: Result) -> str:
-    """Text of a point's file; `head`: all but the result. Raises `ValueError` for numbers that are
-    not finite, which no file holds."""
+    """Return the text of a point's file; `head`: everything but the result. Raises `ValueError` for
+    numbers that are not finite."""
     rest = {name: value for name, value in result.document().items() if name != "schema"}
     document = {"schema": SCHEMA, **head, **rest}
-    # on one line: with an indent, Python encodes in a tenth of the speed
+    # on one line: with an indent, Python's encoder is ten times as slow
     body = json.dumps(document, ensure_ascii=False, allow_nan=False).removesuffix("}")
     return f'{body}{_SUM}{_checksum(body)}"{_END}'
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Document of a point, if whole."""
+    """Return the document of a point; None if it is damaged."""
     try:
         body, _, rest = path.read_text(encoding="utf-8").rpartition(_SUM)
         if rest == f'{_checksum(body)}"{_END}':

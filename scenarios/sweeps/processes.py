@@ -1,10 +1,10 @@
 """A sweep on this machine: worker processes that end with the sweep, however it ends.
 
-Each worker is a fresh Python with this one's search path (the user's modules are found, and scripts
-need no `if __name__ == "__main__"`), a connection for tasks and outcomes, and a pipe on stdin that
-is never written to: when the sweep goes away, killed or not, the pipe ends, and the worker stops,
-removes its temporary files and leaves. A worker that dies (out of memory) takes one point with it
-and is replaced.
+Each worker is a new Python process with this one's search path (so that it finds the user's
+modules, and scripts need no `if __name__ == "__main__"`), a connection for tasks and outcomes, and
+a pipe on stdin that is never written to: when the sweep ends, killed or not, the pipe closes, and
+the worker removes its temporary files and exits. If a worker dies (out of memory), one point fails
+and the worker is replaced.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.traces.stage1.machine import usable
 
 MEMORY_OF_A_WORKER = 512 << 20
-"""Bytes: interpreter and a point of some hundred workers and ten compressors, rounded up."""
+"""Bytes of an interpreter and a point with hundreds of workers and ten compressors, rounded up."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""For numpy, whose busy-waiting threads took half of a point's time on small matrices; not for
-torch, whose threads are part of profiles' keys."""
+"""Limits numpy, whose busy-waiting threads took half of a point's time on small matrices; not
+torch, whose number of threads is part of profiles' keys."""
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from gcsim.scenarios.sweeps.processes import serve; serve(int(sys.argv[2]))"
 )
 
 
-Work = Any  # plain data for another process, whose `perform(progress)` returns errors as `Failure`
+Work = Any  # picklable, with a method `perform(progress)` that returns errors as `Failure`
 
 
 class Workers(Protocol):
@@ -54,16 +54,16 @@ class Workers(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Tasks to keep under way."""
+        """Number of tasks to keep running."""
 
     def start(self, number: int, task: Work) -> None:
-        """Begin a task, named `number` in `finished`."""
+        """Start a task, which `finished` returns by `number`."""
 
     def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
-        """Wait for tasks and return the finished ones; `note` hears what is under way."""
+        """Wait for tasks and return the finished ones; `note` is called with what is running."""
 
     def close(self) -> None:
-        """Stop what is under way."""
+        """Stop the running tasks."""
 
 
 def drive(
@@ -72,7 +72,7 @@ def drive(
     done: Callable[[int, Any], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Have all tasks done, with those that `done` adds to `waiting`."""
+    """Run all tasks, including those that `done` adds to `waiting`."""
     under_way = 0
     while waiting or under_way:
         while waiting and under_way < workers.capacity:
@@ -91,19 +91,19 @@ def check_jobs(jobs: int | None, dask: str | None) -> None:
 
 
 def default_jobs(memory: int = MEMORY_OF_A_WORKER) -> int:
-    """One process per core, or as many as have `memory` bytes each."""
+    """Return the number of processes: one per core, or as many as fit with `memory` bytes each."""
     return max(1, min(len(usable()), _free_memory() // memory))
 
 
 def _free_memory() -> int:
-    """Free bytes, of the machine and within the container's limit."""
+    """Return the free bytes of the machine, within the container's limit."""
     free = [1 << 62]
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         free.append(1024 * next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")))
     group = Path("/sys/fs/cgroup")
     for limit in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: there is no limit
+        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
             free.append(int((group / limit).read_text()))
     return min(free)
 
@@ -122,18 +122,18 @@ class _Worker:
                 stderr=self._said,
                 pass_fds=[there.fileno()],
                 env={**os.environ, **environment},
-                start_new_session=True,  # Ctrl-C reaches the sweep alone
+                start_new_session=True,  # Ctrl-C reaches only the sweep
             )
         self.connection = Connection(here.detach())
 
     def ask_to_leave(self) -> None:
-        """Ask it to leave."""
+        """Ask the process to exit."""
         self.connection.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def end(self, deadline: float) -> None:
-        """Wait until it has left; kill it at the deadline."""
+        """Wait until the process has exited; kill it at the deadline."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -142,7 +142,7 @@ class _Worker:
         self._said.close()
 
     def failure_reason(self) -> Failure:
-        """Reason why it died, by exit code and stderr."""
+        """Return why the process died, by exit code and stderr."""
         code = self._process.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()
@@ -178,11 +178,11 @@ class LocalWorkers:
             worker = _Worker(self._environment)
             self._workers.append(worker)
         worker.task = number
-        with contextlib.suppress(OSError):  # a dead process: `finished` finds its last words
+        with contextlib.suppress(OSError):  # the process has died: `finished` reports it
             worker.connection.send(task)
 
     def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
-        """Wait for outcomes, those of dead processes included."""
+        """Wait for outcomes, including those of dead processes."""
         outcomes: list[tuple[int, Any]] = []
         while not outcomes:
             busy = {
@@ -208,7 +208,7 @@ class LocalWorkers:
         return outcomes
 
     def close(self) -> None:
-        """Let all processes leave; kill those that do not."""
+        """Ask all processes to exit; kill those that do not."""
         for worker in self._workers:
             worker.ask_to_leave()
         deadline = time.monotonic() + GRACE
@@ -223,7 +223,7 @@ NOTES_EVERY = 0.2  # seconds between reports of a stage
 
 def serve(descriptor: int) -> None:
     """Perform tasks from the connection until it ends."""
-    atexit.register(gc.freeze)  # leaves 0.7 s sooner: nothing is collected on the way out
+    atexit.register(gc.freeze)  # exits 0.7 s sooner, without garbage collection
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_leave_with_the_sweep, daemon=True).start()
@@ -235,26 +235,26 @@ def serve(descriptor: int) -> None:
 
 
 def _leave(signum: int, frame: object) -> None:
-    raise SystemExit(128 + signum)  # temporary folders are removed on the way out
+    raise SystemExit(128 + signum)  # temporary folders are removed on exit
 
 
 def _leave_with_the_sweep() -> None:
     with contextlib.suppress(OSError):
-        os.read(0, 1)  # nothing ever comes: it returns when the sweep has let go, or is gone
+        os.read(0, 1)  # returns when the sweep has closed the pipe or ended
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)
     os._exit(1)
 
 
 class _PipeProgress:
-    """Progress sent to the sweep as text."""
+    """Progress that is sent to the sweep as text."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._last = connection, 0.0
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Stage]:
-        """Stage whose steps are reported at intervals."""
+        """Open a stage whose steps are reported at intervals."""
         yield _PipeStage(self._tell, description, total)
 
     def _tell(self, text: str) -> None:

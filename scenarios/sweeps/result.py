@@ -15,7 +15,7 @@ from gcsim.scenarios.sweeps.tasks import Failure, Unfit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """Combination of the grids' values: its result, or failure."""
+    """Result or failure of a combination of the grids' values."""
 
     values: dict[str, Any]
     """Values by the grids' keys."""
@@ -32,12 +32,12 @@ class SweepPoint:
 
     @property
     def unfit(self) -> tuple[Unfit, ...]:
-        """Its row without times, if it does not fit in its devices."""
+        """Row without times, if the point does not fit in its devices."""
         return (self.failure.unfit,) if self.failure and self.failure.unfit else ()
 
     @property
     def lost(self) -> str:
-        """Reason for no result: "does not fit" in its devices, or "failed"; else empty."""
+        """Reason without a result: "does not fit" (in its devices) or "failed"; else empty."""
         if self.failure is None:
             return ""
         return "does not fit" if self.unfit else "failed"
@@ -101,8 +101,8 @@ class SweepResult:
                 yield {**record, **values}
 
     def to_json(self) -> str:
-        """`results.json`, byte-identical however the sweep was spread over workers; draws are in
-        the points' files."""
+        """Return `results.json`, byte-identical for any number of workers; draws are in the points'
+        files."""
         document = {
             "schema": SCHEMA,
             "grid": self.grid,

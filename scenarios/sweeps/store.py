@@ -1,14 +1,14 @@
-"""The folder of a sweep: what it leaves behind, and what it takes from an earlier one.
+"""The folder of a sweep: its files, and the points that it takes from an earlier run.
 
 sweep.json      the grid, the first point's resolved scenario, versions: written at the start
     points/         a file for each point that is done: its grid values, scenario, rows, provenance
     results.csv     the rows of all points, the grid's keys as first columns: written at the end
     results.json    the same, by point, and what failed
 
-A point's file is written under another name, brought to the disk and renamed; its checksum tells
-one that was damaged all the same. Points are found again by their resolved scenario, and count
-only when the code and the libraries are those that would run now. One sweep at a time works in a
-folder: a lock that the system releases when the process is gone sees to it.
+A point's file is written under another name, synced to disk and renamed; a checksum detects damage.
+Points are found by their resolved scenario, and used only if code and libraries are the current
+ones. Only one sweep at a time works in a folder, by a lock that the system releases when the
+process ends.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ ELSEWHERE = "choose another folder with -o"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder, making it if missing; `InputError` when another sweep works in it, or it
-    holds something else's results."""
+    """Lock the folder, created if missing; `InputError` if another sweep works in it, or it has
+    other results."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.fdopen(open_lock(folder / ".lock", os.O_RDWR), "r+")
@@ -65,7 +65,7 @@ def locked(folder: Path) -> Iterator[None]:
             message = f"another sweep (process {file.readline().strip()}) is running in this folder"
             hint = f"wait for it, or {ELSEWHERE}"
             raise InputError(message, place=str(folder), hint=hint) from None
-        except OSError:  # a system without locks: two may be inside
+        except OSError:  # a system without locks: two sweeps may use it
             pass
         if (folder / JSON).exists() and not (folder / HEADER).exists():
             message = f"holds a {JSON} that is not of a sweep"
@@ -94,18 +94,18 @@ def finish(folder: Path, csv: str, document: str) -> None:
 
 
 def path_of(point: Point) -> str:
-    """Point's file, relative to the sweep's folder."""
+    """Return a point's file, relative to the sweep's folder."""
     return f"{POINTS}/{point.key[:20]}.json"
 
 
 def store(folder: Path, point: Point, text: str) -> None:
-    """Keep the file of a point."""
+    """Write the file of a point."""
     _write(folder / path_of(point), text)
 
 
 def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[str, Result]:
-    """Results of finished points by key, except damaged ones and other code's; `InputError` for a
-    point of another grid or scenario."""
+    """Return the results of finished points by key, except damaged ones and those of other code;
+    `InputError` for a point of another grid or scenario."""
     wanted = {point.key: code for point, code in zip(points, codes, strict=True)}
     found: dict[str, Result] = {}
     others: list[str] = []
@@ -132,7 +132,7 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is whole even after a loss of power."""
+    """Write a file that survives a loss of power."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
@@ -145,11 +145,11 @@ def _write(path: Path, text: str) -> None:
             os.close(folder)
 
 
-# --- which code makes a result -------------------------------------------------------------------
+# --- code of a result ----------------------------------------------------------------------------
 
 
 class Codes:
-    """Hashes of all that a result depends on beside resolved scenario and machine."""
+    """Hashes of everything that results depend on besides resolved scenario and machine."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], str] = {}
@@ -204,17 +204,17 @@ _STORED = TypeAdapter(_StoredSweep)
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a folder, or that of a `results.json`, is a sweep's."""
+    """Whether a folder, or the folder of a `results.json`, is a sweep's."""
     return ((path if path.is_dir() else path.parent) / HEADER).exists()
 
 
 def read_sweep(path: Path) -> SweepResult:
-    """Result of a sweep's folder or `results.json`, failures without traceback. Raises `InputError`
-    with the file, and the key, value and rule of each fault."""
+    """Read the result of a sweep's folder or `results.json`, without tracebacks of failures. Raises
+    `InputError` with the file, and the key, value and rule of each fault."""
     file = path / JSON if path.is_dir() else path
     require_one_run(file.parent)
     files = (path.stat().st_size for path in (file.parent / POINTS).glob("*.json"))
-    most = max(LARGEST, sum(files))  # rows stand in the points' files, too
+    most = max(LARGEST, sum(files))  # rows are also in the points' files
     body = read_object(file, str(file), "result of a sweep", _HINT, largest=most)
     if body.pop("schema", None) != SCHEMA or "grid" not in body:
         message = f"is not a sweep's result of schema {SCHEMA}"
@@ -254,13 +254,13 @@ def _point(
     same = _same(values)
     if same in failed:
         return SweepPoint(values=values, failure=failed[same])
-    name = Path(done[same]).name  # it lies in this folder, whatever the file says
+    name = Path(done[same]).name  # it is in this folder, whatever the file says
     result = read_results(folder / POINTS / name, _HINT)
     return SweepPoint(values=values, result=result, file=f"{POINTS}/{name}")
 
 
 def _as_finished(grid: dict[str, tuple[Any, ...]], points: Iterable[dict[str, Any]]) -> bool:
-    """Whether each combination of the grid's values is there once."""
+    """Whether each combination of the grid's values occurs once."""
     there = sorted(map(_same, points))
     if math.prod(map(len, grid.values())) != len(there):
         return False

@@ -4,13 +4,13 @@ scenario, grid ─► points, all checked ─► stage 1 for each new compressor
                                                 │
       results.csv, results.json ◄─ points/ ◄────┴─► each point from its profiles, in parallel
 
-Every row is that of `gcsim.run` with the same values, to the last bit, whatever the number of
-workers. Points are stored as they come; what is there already is not run again.
+Every row equals that of `gcsim.run` with the same values, to the last bit, for any number of
+workers. Points are stored as they finish; stored points are not run again.
 
-Stage 1 runs every compressor on every gradients once, before any point. Points that differ in the
-cluster alone share all their profiles; points that differ in a compressor's parameters share the
-gradients, which are then made once for a whole batch of compressors. A batch that fails is tried
-again compressor by compressor, so that only the points which contain the faulty one fail.
+Stage 1 runs every compressor once on each set of gradients, before any point. Points that differ
+only in the cluster share all profiles; points that differ in a compressor's parameters share the
+gradients, which are made once for a whole batch of compressors. A batch that fails is repeated
+compressor by compressor, so that only points with the faulty one fail.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from gcsim.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Checked sweep that has not begun."""
+    """A checked sweep that has not started."""
 
     name: str
     grid: Grid
@@ -105,7 +105,7 @@ def execute(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> SweepResult:
-    """Run what is not in `folder` yet; `tell` hears what is, a `judge` completes each result."""
+    """Run the points that are not stored; `tell` names the others, a `judge` completes results."""
     check_jobs(jobs, dask)
     with ExitStack() as stack:
         at = folder or stack.enter_context(temporary_folder("gcsim-sweep-"))
@@ -119,7 +119,7 @@ def execute(
 
 @contextmanager
 def _as_file(scenario: str | os.PathLike[str] | Scenario) -> Iterator[str | os.PathLike[str]]:
-    """A loaded scenario as a file again, whose values can be changed."""
+    """Write a loaded scenario to a file, whose values can be changed."""
     if not isinstance(scenario, Scenario):
         yield scenario
         return
@@ -130,7 +130,7 @@ def _as_file(scenario: str | os.PathLike[str] | Scenario) -> Iterator[str | os.P
 
 
 def _check_traces(found: Sequence[Point]) -> None:
-    """Check each trace once per set of compressors: they are read whole."""
+    """Check each trace once per set of compressors, since checks read it whole."""
     distinct: dict[tuple[Hashable, ...], Scenario] = {}
     for point in found:
         kinds = {choice.kind for choice in point.scenario.compressors}
@@ -158,7 +158,7 @@ class _Running:
 
     @property
     def done(self) -> int:
-        """Points that have a result."""
+        """Number of points with a result."""
         return len(self._results)
 
     def run(self, jobs: int | None, dask: str | None) -> None:
@@ -181,7 +181,7 @@ class _Running:
         store.begin(self._at, self._plan.header)
         stage1 = Stage1(scenarios, shared_cache=True)
         if stage1.missing:
-            with closing(LocalWorkers(1)) as alone:  # with all cores; its memory is free afterwards
+            with closing(LocalWorkers(1)) as alone:  # its memory is free afterwards
                 stage1.run(alone, self._progress)
         jobs = min(jobs or default_jobs(), len(todo))
         with closing(LocalWorkers(jobs, side_by_side=True)) as workers:
@@ -190,9 +190,9 @@ class _Running:
     def _simulate(
         self, todo: Sequence[int], stage1: Stage1, workers: Workers, *, judge_here: bool = False
     ) -> None:
-        judge = Judge if judge_here else type(self._judge)  # its files may be on this machine alone
+        judge = Judge if judge_here else type(self._judge)  # its files may be only on this machine
         waiting: deque[tuple[int, Task]] = deque()
-        # a file waits for the disk: beside the next points
+        # writing a file waits for the disk, while the next points run
         with self._progress.task("points", len(todo)) as stage, ThreadPoolExecutor(1) as disk:
             written: list[Future[None]] = []
 
@@ -255,13 +255,13 @@ class _Running:
         return found
 
 
-_BATCH = 16  # compressors that share gradients: the most that an interrupt loses
+_BATCH = 16  # most compressors that share gradients, and that an interrupt loses
 
-_Key = tuple[Hashable, str]  # gradients, and a compressor with parameters
+_Key = tuple[Hashable, str]  # key of gradients, and a compressor with parameters
 
 
 def _gradients_of(scenario: Scenario) -> Hashable:
-    """Key of all that a scenario's bucketed gradients depend on."""
+    """Return a key of everything that a scenario's bucketed gradients depend on."""
     return (
         scenario.model,
         scenario.batch_size,
@@ -281,9 +281,9 @@ def _written(choice: CompressorChoice) -> str:
 
 
 class Stage1:
-    """Profiles needed by some scenarios, and their fate. With `shared_cache` workers see this
-    process's cache, and its profiles are left out; else profiles come back here, to travel with
-    points."""
+    """Measurement of the profiles that some scenarios need. With `shared_cache` the workers use
+    this process's cache, and cached profiles are skipped; otherwise profiles come back here, to be
+    sent with points."""
 
     def __init__(self, scenarios: Sequence[Scenario], *, shared_cache: bool) -> None:
         self._shared_cache = shared_cache
@@ -302,10 +302,10 @@ class Stage1:
             for scenario, choices in wanted.values()
             for start in range(0, len(choices), _BATCH)
         ]
-        self.missing = sum(len(choices) for _, choices in self._batches)  # profiles to make
+        self.missing = sum(len(choices) for _, choices in self._batches)  # profiles to measure
 
     def run(self, workers: Workers, progress: Progress) -> None:
-        """Make the missing profiles."""
+        """Measure the missing profiles."""
         waiting: deque[tuple[int, Task]] = deque()
         batches: dict[int, tuple[Scenario, list[tuple[_Key, CompressorChoice]]]] = {}
 
@@ -344,12 +344,12 @@ class Stage1:
             self._made.update(zip(keys, outcome, strict=True))
 
     def failure(self, scenario: Scenario) -> Failure | None:
-        """Reason why this scenario cannot be simulated, if any."""
+        """Return why this scenario cannot be simulated, if so."""
         return next((self._failures[k] for k in _keys(scenario) if k in self._failures), None)
 
     def task(self, scenario: Scenario, head: Mapping[str, Any]) -> Task:
-        """Simulation of this scenario, with the profiles that must travel, for a file that begins
-        with `head`."""
+        """Return the task that simulates this scenario, with the profiles that it must carry, for a
+        file that begins with `head`."""
         profiles = tuple(self._made[key] for key in _keys(scenario) if key in self._made)
         return Task(
             scenario=scenario, head=head, profiles=profiles, set_threads=not self._shared_cache

@@ -1,8 +1,8 @@
-"""Tasks of a sweep's worker: stage 1 for some compressors, or one point from its profiles.
+"""Tasks of a sweep's workers: stage 1 for some compressors, or one point from its profiles.
 
-Sums over threads differ in their last bits, which training carries into the bytes of some methods:
-so stage 1 has all cores, as in `gcsim run`, and by a lock in the cache folder one process of a
-machine measures at a time, also between sweeps. Points then need one thread each.
+Sums over different numbers of threads differ in their last bits, which training carries into the
+bytes of some methods. So stage 1 uses all cores, as in `gcsim run`, and a lock in the cache folder
+lets one process of a machine measure at a time, even of several sweeps. Points use one thread each.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache, machine
 
 Profiles = tuple[tuple[str, str], ...]
-"""Cache names and contents, in the order of a scenario's compressors."""
+"""Cache keys and contents, in the order of a scenario's compressors."""
 
 
 class Judge:
-    """Facts known beside a point's simulation; here none."""
+    """Addition of facts to a point's simulated result; by default none."""
 
     def facts(self, scenario: Scenario) -> list[Any]:
-        """Facts by which the judged result differs."""
+        """Return the facts that the addition depends on."""
         return []
 
     def judged(self, scenario: Scenario, result: Result, prices: PriceList) -> Result:
-        """The result with these facts; `prices`: of the scenario's device."""
+        """Return the completed result; `prices`: of the scenario's device."""
         return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Work for another process, perhaps on another machine."""
+    """A task for another process, perhaps on another machine."""
 
     scenario: Scenario
-    measure_only: bool = False  # make the scenario's profiles, simulate nothing
-    profiles: Profiles = ()  # earlier task's, for a machine with its own cache
-    head: Mapping[str, Any] = field(default_factory=dict)  # of the point's file
+    measure_only: bool = False  # measure the scenario's profiles without simulating it
+    profiles: Profiles = ()  # from an earlier task, for a machine with its own cache
+    head: Mapping[str, Any] = field(default_factory=dict)  # begin of the point's file
     judge: type[Judge] = Judge
     set_threads: bool = False
-    """Use all cores in spite of the environment: dask starts workers with one thread."""
+    """Whether to use all cores whatever the environment says: dask limits workers to one."""
 
     def perform(self, progress: Progress) -> Outcome:
-        """Perform the task; errors are returned as a `Failure`."""
+        """Perform the task; return errors as a `Failure`."""
         try:
             with machine.all_cores() if self.set_threads else contextlib.nullcontext():
                 return _performed(self, progress)
@@ -72,7 +72,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """Columns of a row without times: the method that needs least does not fit."""
+    """Columns of a row without times, since even the smallest method does not fit."""
 
     label: str
     device_memory_low_bytes: float
@@ -85,18 +85,18 @@ class Failure:
     """Reason why a task has no result."""
 
     problems: tuple[Problem, ...]
-    traceback: str = ""  # traceback of a bug; empty when input or machine are at fault
-    unfit: Unfit | None = None  # None unless the point does not fit in its devices
+    traceback: str = ""  # of a bug; empty if the cause is the input or the machine
+    unfit: Unfit | None = None  # set if the point does not fit in its devices
 
     @property
     def is_bug(self) -> bool:
-        """Whether the fault is gcsim's, or the user's code's."""
+        """Whether the cause is a bug of gcsim or of the user's code."""
         return bool(self.traceback)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointOutput:
-    """Result of a point, without timelines, and its file."""
+    """Result of a point, without timelines, and the text of its file."""
 
     result: Result
     text: str = field(repr=False)
@@ -105,7 +105,7 @@ class PointOutput:
 def done(
     judge: Judge, scenario: Scenario, head: Mapping[str, Any], result: Result, prices: PriceList
 ) -> PointOutput:
-    """The judged result of a point; `head`: of its file, `prices`: of its device."""
+    """Complete the result of a point; `head`: begin of its file, `prices`: of its device."""
     judged = judge.judged(scenario, result, prices)
     return PointOutput(
         result=replace(judged, faulty=None, trained=None), text=text_of(head, judged)
@@ -133,7 +133,7 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
     result = simulated_run(
         scenario, keys, profiles, passes, progress=watcher, timelines=False, prices=kept.prices
     )
-    # a result that cannot be written fails here, not the whole sweep there
+    # a result that cannot be written fails here, and not in the sweep
     return done(kept.judge, scenario, task.head, result, kept.prices)
 
 
@@ -145,13 +145,13 @@ class _PointCache:
         self._asked: tuple[Scenario, list[str]] | None = None
 
     def keys(self, scenario: Scenario) -> list[str]:
-        """`profile_keys`, which many points of a sweep share."""
+        """Return `profile_keys`, cached for points that share them."""
         if self._asked is None or not same_traffic(self._asked[0], scenario):
             self._asked = scenario, profile_keys(scenario)
         return self._asked[1]
 
     def load(self, keys: Sequence[str]) -> list[TrafficProfile] | None:
-        """Profiles of the cache, if all are there."""
+        """Return the profiles if all are in the cache."""
         for key in set(keys) - self._profiles.keys():
             profile = cache.load(key)
             if profile is None:
@@ -161,7 +161,7 @@ class _PointCache:
 
 
 _kept: _PointCache | None = None
-_KEPT_FOR = 64  # points: a process must not gather a whole sweep's profiles
+_KEPT_FOR = 64  # points after which cached profiles are freed
 
 
 def _cache_for(device: Device, judge: type[Judge]) -> _PointCache:
@@ -178,13 +178,13 @@ def _cache_for(device: Device, judge: type[Judge]) -> _PointCache:
 
 
 def profile_key_here(scenario: Scenario) -> str:
-    """Key of a profile on the asked machine: its cores, processor, code."""
+    """Return a profile's key on the machine that runs this: it depends on cores, CPU and code."""
     with machine.all_cores():
         return profile_key(scenario, scenario.compressors[0])
 
 
 def failure(error: Exception) -> Failure:
-    """Failure of an exception, with `gcsim run`'s message."""
+    """Convert an exception to a failure, with `gcsim run`'s message."""
     if isinstance(error, DoesNotFitError):
         found = error.misfit
         unfit = Unfit(
@@ -245,16 +245,16 @@ def _path(key: str) -> Path:
 
 @contextlib.contextmanager
 def measuring_alone() -> Iterator[None]:
-    """Keep other sweeps' workers from measuring on these cores."""
+    """Prevent other sweeps' workers from measuring on these cores."""
     cores = hashlib.sha256(repr(machine.usable()).encode()).hexdigest()[:8]
     cache_folder().mkdir(parents=True, exist_ok=True)
-    # where a file system has no locks, two at once are only slower
+    # on a file system without locks, two at once are only slower
     with waiting_for(cache_folder() / f"measuring-{platform.node()}-{cores}.lock"):
         yield
 
 
 def code_here() -> dict[str, str]:
-    """Facts that must be equal on all machines of a sweep."""
+    """Return the facts that must be equal on all machines of a sweep."""
     from gcsim import version
 
     return {

@@ -1,14 +1,14 @@
-"""Bands of a speedup to target, over another seed and drawn worlds.
+"""Ranges of a speedup to the target, over another seed and the drawn worlds.
 
-The lowest and highest of three seeds hold the next in half of the cases. So seeds are draws of a
-log-normal distribution, and the next is distributed around their middle as Student's t (a
-prediction interval: Hahn 1969, "Factors for calculating two-sided prediction intervals for samples
-from a normal distribution"). Seeds that agree still differ by the steps between evaluations.
+Another seed lies between the lowest and highest of three seeds in only half of the cases. So seeds
+are treated as draws of a log-normal distribution, and another one as Student's t around their mean
+(a prediction interval: Hahn 1969, "Factors for calculating two-sided prediction intervals for
+samples from a normal distribution"). Equal seeds are still uncertain by the evaluation interval.
 
-Two methods are told apart by Student's paired t-test over the seeds: the mean logarithm of their
-speedup is 0 where they are alike. The drawn worlds are equally likely, so its probability is their
-mean. Several comparisons at once are corrected by Holm's step-down method (Holm 1979, "A simple
-sequentially rejective multiple test procedure"), whatever their dependence.
+Two methods are compared by Student's paired t-test over the seeds: if they are equally fast, the
+mean logarithm of the speedup is 0. The p-value is the mean over the equally likely drawn worlds.
+Several comparisons are corrected by Holm's step-down method (Holm 1979, "A simple sequentially
+rejective multiple test procedure"), which is valid for any dependence.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from numpy.typing import NDArray
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.uncertainty.ranges import interval
 
-ALPHA = 0.1  # probability that methods that are alike are told apart, in any of the comparisons
+ALPHA = 0.1  # probability that any of several comparisons finds a difference by chance
 _MOST = 1e6  # speed relative to a method that misses the target with a seed
-_PLACES = 64  # points of Student's distribution, even in probability
+_PLACES = 64  # number of quantiles of Student's distribution, equally probable
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
-    """`interval` of the speedup of `with_further_seed`."""
+    """Return the `interval` of `with_further_seed`."""
     return interval(with_further_seed(gains, grain))
 
 
 def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDArray[np.float64]:
-    """Draws of the speedup with a further seed, over worlds and seeds.
+    """Return draws of the speedup with another seed, over worlds and seeds.
 
     `gains`, by seed `[1 + worlds]`: median speedup, then each drawn world's; `grain`: relative
-    uncertainty of a seed's speedup from the spacing of evaluations. Of one seed, or if one misses
-    the target, only the seeds at hand are drawn.
+    uncertainty of a seed's speedup from the spacing of evaluations. For a single seed, or if one
+    misses the target, only the existing seeds are drawn.
     """
     known = np.array(gains)
     drawn = known[:, 1:]
     if len(known) == 1 or not (np.isfinite(known).all() and (known > 0).all()):
         return drawn.ravel()
-    from scipy.special import stdtrit  # its quantiles: scipy.stats would take half a second
+    from scipy.special import stdtrit  # quantiles; importing scipy.stats would take half a second
 
     middle, seeds = np.log(known[:, 0]), len(known)
     spread = max(float(middle.std(ddof=1)), grain) * math.sqrt(1 + 1 / seeds)
@@ -54,9 +54,9 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
 
 
 def alike(gains: Sequence[NDArray[np.float64]], grain: float) -> float:
-    """Two-sided p-value of methods that reach the target equally soon; `gains` and `grain` as in
-    `with_further_seed`. The sign test's where a seed misses the target (ties count half), and of
-    one seed, which tells nothing apart: 1."""
+    """Return the two-sided p-value for equally fast methods; `gains` and `grain` as in
+    `with_further_seed`. If a seed misses the target it is the sign test's (ties count half); for a
+    single seed, which cannot show a difference, it is 1."""
     known = np.array(gains)
     drawn, seeds = known[:, 1:], len(known)
     if seeds > 1 and np.isfinite(known).all() and (known > 0).all():
@@ -76,7 +76,7 @@ def alike(gains: Sequence[NDArray[np.float64]], grain: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values: at most `ALPHA` where a comparison is told apart among all of these."""
+    """Return Holm's adjusted p-values; a difference is significant up to `ALPHA`."""
     adjusted, least = [1.0] * len(p_values), 0.0
     for done, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         least = max(least, min(1.0, (len(p_values) - done) * p_values[place]))
@@ -85,7 +85,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def target_speed_ratio(one: Row, other: Row) -> NDArray[np.float64]:
-    """Draws of `one`'s speed to the target over `other`'s; both were trained."""
+    """Return draws of `one`'s speed to the target over `other`'s; both were trained."""
     worlds = [np.array(row.iteration_draws_s or (row.iteration_s,)) for row in (other, one)]
     faster = worlds[0] / worlds[1]
     over = np.concatenate([[np.median(faster)], faster])
@@ -99,5 +99,5 @@ def target_speed_ratio(one: Row, other: Row) -> NDArray[np.float64]:
 
 
 def grain(every: int, *steps: float) -> float:
-    """Deviation of a ratio of steps known to within `every` steps, of uniform errors."""
+    """Return the relative error of a ratio of steps, each with a uniform error of `every` steps."""
     return math.sqrt(sum((every / each) ** 2 for each in steps) / 12)

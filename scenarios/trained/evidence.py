@@ -1,13 +1,13 @@
-"""Evidence that a model trains with a method, and in how many times dense training's steps.
+"""Evidence that models train with a method, and how many more steps than dense training they need.
 
-`catalog/published_training.csv` has published results: methods, the parameters that they hold for,
-the field, the optimizer, the finding. A published loss (`inf` steps; more than 1 % in most
-settings) outweighs shipped trainings. Without a published result, shipped trainings of the field's
-tasks with just these parameters and the same kind of optimizer count: for the method if every seed
-of every task that is long enough reaches the target, against it if no seed of any does. Only field
-and optimizer must match the user's training: a result on one network says that a method can train,
-not that it trains every network. Error feedback that trains well by plain SGD may not with Adam,
-whose step is not linear in the gradient (H. Tang et al., ICML 2021, arXiv:2102.02888, abstract).
+`catalog/published_training.csv` has published results: methods, their parameters, the field, the
+optimizer, the finding. A published loss of accuracy (`inf` steps; more than 1 % in most settings)
+outweighs shipped trainings. Without a published result, shipped trainings count if they are tasks
+of the field with exactly these parameters and the same kind of optimizer: for the method if every
+seed of every task that is long enough reaches the target, against it if no seed does. Only field
+and optimizer must match the user's training: a result on one network shows that the method can
+train, not that it trains every network. Error feedback that works with plain SGD may fail with
+Adam, whose step is not linear in the gradient (H. Tang et al., ICML 2021, arXiv:2102.02888).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.shipped_tasks import Field, field_of, kind_of, on_shipped_tasks
 
 _USUAL: dict[Field, str] = {"images": "momentum SGD", "text": "Adam"}
-"""Optimizer of a field where the training states none."""
+"""Optimizer that is assumed for a field if the training states none."""
 _STATED = {"adam": "Adam", "momentum": "momentum SGD", "none": "plain SGD"}
 """Optimizer by `Training.optimizer_state`."""
 _PUBLISHED = FOLDER / "published_training.csv"  # table of published results
@@ -38,7 +38,7 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": op
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One row of the table."""
+    """A row of the table."""
 
     methods: tuple[str, ...]
     conditions: tuple[tuple[str, str, float], ...]
@@ -84,8 +84,8 @@ def _row(row: dict[str, Any]) -> Published:
 def evidence(
     kind: str, given: Mapping[str, Any], field: Field | None, optimizer: str = ""
 ) -> Evidence | None:
-    """Evidence for or against a method in a field with a kind of optimizer ("": the field's usual
-    one), or the weaker one of all fields; None without any."""
+    """Return the evidence for or against a method in a field with a kind of optimizer ("": the
+    field's usual one), or without a field the weakest of all fields; None if there is none."""
     if kind not in REGISTRY:
         return None
     parameters = check_parameters(kind, given).model_dump()
@@ -98,14 +98,14 @@ def evidence(
 
 
 def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Evidence]:
-    """Evidence for those of some of a scenario's methods that are known to train, by label."""
+    """Return the evidence for the methods that are known to train, by label."""
     return for_and_against(scenario, labels)[0]
 
 
 def for_and_against(
     scenario: Scenario, labels: Collection[str]
 ) -> tuple[dict[str, Evidence], dict[str, str]]:
-    """`evidence_of`, and evidence against others of these methods, in words, by label."""
+    """Return `evidence_of`, and the evidence against other methods in words, both by label."""
     field, optimizer = field_of(scenario), optimizer_of(scenario)
     known, missed = {}, {}
     for choice in scenario.compressors:
@@ -120,7 +120,7 @@ def for_and_against(
 
 
 def optimizer_of(scenario: Scenario) -> str:
-    """Kind of a scenario's optimizer, stated or usual; "" where neither is."""
+    """Return the kind of a scenario's optimizer, stated or usual; "" if unknown."""
     if scenario.train is not None:
         return kind_of(scenario.train.optimizer)
     stated, field = scenario.training.optimizer_state, field_of(scenario)

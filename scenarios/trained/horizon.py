@@ -1,14 +1,14 @@
-"""Horizon of a training in delays: how often a method that sends a part of the gradient sends a
-whole one.
+"""Length of a training in delays: how many whole gradients a method that sends parts has sent.
 
-A coordinate waits 1 / share steps, and a training of a few such delays says little of a longer one:
-300 steps of a method that sends a hundredth are three. Below `TELLING` delays no verdict uses it.
-The share of a step follows from the method's parameters, or from the bytes that were sent where it
-depends on the gradients; steps of a warm-up (`warm_up`) send larger shares. Methods that send
-something of every element in each step (dense, quantization, low rank) have no such horizon.
+If a method sends a share of the gradient per step, a coordinate waits 1 / share steps (a delay). A
+training of few delays says little about a longer one: 300 steps of a method that sends 1 % are
+three delays. Trainings of less than `TELLING` delays are not judged. The share follows from the
+method's parameters, or from the bytes that were sent if it depends on the gradients; warm-up steps
+(`warm_up`) send more. Methods that send something for every element in each step (dense,
+quantization, low rank) have no delays.
 
-What a method loses comes never: with a hundredth of each gradient the weights go a hundredth of the
-way, and whole gradients are its steps. `TELLING_LOST` of those are few for any training.
+If a method drops what it does not send, weights move only by that share of each gradient. Such a
+training needs `TELLING_LOST` whole gradients.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gcsim.compressors.options.method import Options, method_of
 from gcsim.scenarios.scenario import Scenario
 
 TELLING, TELLING_LOST = 10, 100
-"""Least delays of a training that tells; of a method that loses what it does not send."""
+"""Least delays of a conclusive training; the latter for methods that drop the unsent part."""
 DELAY = "A delay is as many steps as the method needs to send one whole gradient."
 _IN_PARTS = ("sparsification", "sketching", "local updates")  # families
 
 
 class Delays(NamedTuple):
-    """Delays that a training spans."""
+    """Number of delays in a training."""
 
     number: float
     further: float
@@ -36,8 +36,8 @@ class Delays(NamedTuple):
 
 
 def stated_delays(kind: str, given: Mapping[str, Any], steps: int) -> Delays | None:
-    """Delays of so many steps, by the parameters; None: they depend on the gradients, or each step
-    sends a whole one."""
+    """Return the delays in a number of steps, by the parameters; None if they depend on the
+    gradients, or each step sends a whole gradient."""
     stated, share = method_of(kind, given), stated_share(kind, given)
     if share is None or share >= 1:
         return None
@@ -53,8 +53,8 @@ def stated_delays(kind: str, given: Mapping[str, Any], steps: int) -> Delays | N
 
 
 def stated_share(kind: str, given: Mapping[str, Any]) -> float | None:
-    """Share of the gradient's elements that a settled step sends, by the parameters; 1: all of
-    them, None: it depends on the gradients."""
+    """Return the share of the gradient's elements that a step after warm-up sends, by the
+    parameters; None if it depends on the gradients."""
     return _share(*_method(kind, given))
 
 
@@ -80,14 +80,14 @@ def _method(kind: str, given: Mapping[str, Any]) -> tuple[type[Compressor], Comp
 
 
 def telling(kind: str, given: Mapping[str, Any]) -> int:
-    """Least delays of a training that tells of a method; values scaled up make up for the rest."""
+    """Return the least delays of a conclusive training; scaled values compensate unsent ones."""
     own = _method(kind, given)[1].model_dump()
     keeps = own.get("error_feedback", own.get("residual", True))
     return TELLING if keeps or own.get("scaled") or own.get("unbiased") else TELLING_LOST
 
 
 def too_short(delays: Delays | None, steps: int, least: int = TELLING) -> str:
-    """Reason why a training cannot tell, with the steps that could; "" where it can."""
+    """Return why a training is too short to be conclusive, with the steps needed; else ""."""
     if delays is None or round(delays.number, 6) >= least:
         return ""
     enough = ""
@@ -98,13 +98,13 @@ def too_short(delays: Delays | None, steps: int, least: int = TELLING) -> str:
 
 
 def in_words(delays: float) -> str:
-    """Number of delays, to two digits: "1 delay", "0.5 delays"."""
+    """Return a number of delays in words, to two digits: "1 delay", "0.5 delays"."""
     number = f"{delays:.2g}"
     return f"{number} delay" if number == "1" else f"{number} delays"
 
 
 def foreseen(scenario: Scenario, steps: int) -> list[tuple[str, str]]:
-    """Methods (label, reason) of which so many steps cannot tell, as far as parameters say."""
+    """Return the methods (label, reason) for which so many steps are surely too few."""
     found = []
     for choice in scenario.compressors:
         delays = stated_delays(choice.kind, choice.parameters, steps)
@@ -115,6 +115,6 @@ def foreseen(scenario: Scenario, steps: int) -> list[tuple[str, str]]:
 
 
 def inconclusive(found: Iterable[tuple[str, str]]) -> list[str]:
-    """Sentence on each method (label, reason) whose training cannot tell, then on a delay."""
+    """Return a sentence for each method (label, reason) that is inconclusive, then on delays."""
     said = [f"{label}: inconclusive: {why}." for label, why in found]
     return [*said, DELAY] if said else []

@@ -1,10 +1,10 @@
-"""Known outcome of training with a run's methods; nothing is trained.
+"""Known results of training with a run's methods, without training.
 
-Where the scenario says how to train, and trajectories of a method exist, its rows say whether it
-reached the target, and in how many times dense training's steps; with one seed no more. Seconds are
-those steps at the row's iteration time; for a method that sends other bytes over its training than
-in a run's few steps (a variance falls, a threshold settles), each window of its trajectories is
-priced.
+If the scenario says how to train, and trajectories of a method exist, its rows say whether it
+reached the target, and in how many steps relative to dense training (with a single seed only that).
+Seconds are these steps times the row's iteration. If a method sends other bytes over its training
+than in a run's few steps (a variance falls, a threshold settles), each window of its trajectories
+is priced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.luck import as_probability
 from gcsim.traces.training.trajectory import Trajectory
 
-OTHER = 0.1  # least relative difference of bytes at which trajectories are priced
+OTHER = 0.1  # relative difference of bytes from which trajectories are priced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class KnownTrainings:
 
     found: Mapping[str, MethodTraining]
     too_short: Mapping[str, str]
-    """Reasons why others do not tell."""
+    """Reasons why other trainings are inconclusive, by label."""
     level: float
     """Dense training's last accuracy; nan without it."""
     ends: Mapping[str, list[int | None]]
@@ -52,8 +52,8 @@ def with_training_results(
     known: KnownTrainings | None = None,
     prices: PriceList | None = None,
 ) -> Result:
-    """The result with training outcomes in its rows, provenance and curves; `known`: those of the
-    scenario, `prices`: its device's, where at hand."""
+    """Add training outcomes to a result's rows, provenance and curves; `known` and `prices`, of the
+    scenario and its device, are used if given."""
     if scenario.train is None or scenario.dense is None or unsupported(scenario):
         return result
     plan = plan_of(scenario)
@@ -97,18 +97,18 @@ def with_training_results(
 
 
 class TrainingJudge(Judge):
-    """Known training of the points of a sweep; trajectories of equal trainings are read once."""
+    """Known trainings of a sweep's points; equal trainings' trajectories are read once."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownTrainings] = {}
 
     def facts(self, scenario: Scenario) -> list[Any]:
-        """Facts that name a point's trajectories: methods, learning rates, where trained."""
+        """Return the facts that identify a point's trajectories."""
         found = {} if scenario.train is None else self._of(scenario).found
         return [(label, one.rate, one.made) for label, one in found.items()]
 
     def judged(self, scenario: Scenario, result: Result, prices: PriceList) -> Result:
-        """`with_training_results` of a point."""
+        """Return `with_training_results` of a point."""
         if scenario.train is None:
             return result
         return with_training_results(scenario, result, self._of(scenario), prices)
@@ -124,11 +124,11 @@ _TRAINING = (
     "model", "batch_size", "buckets", "training", "compressors", "seed",
     "train", "train_task", "train_loss",
 )  # fmt: skip
-"""Fields of a scenario on which trajectories depend."""
+"""Fields of a scenario that its trajectories depend on."""
 
 
 def known_trainings(scenario: Scenario) -> KnownTrainings:
-    """Known trainings of a scenario's methods, except those that compress in too few steps."""
+    """Return the known trainings of a scenario, except those that compress in too few steps."""
     plan, every = (
         plan_of(scenario),
         {one.label: known_of(scenario, one) for one in scenario.compressors},
@@ -150,7 +150,7 @@ def _curves(
     found: Mapping[str, MethodTraining],
     priced: Mapping[str, Sequence[Clock]],
 ) -> tuple[Curve, ...]:
-    """Curves on the clock of the largest cluster."""
+    """Return the curves in seconds on the largest cluster."""
     most = max(scenario.node_counts)
     took = {row.label: row.iteration_s for row in result.rows if row.nodes == most}
 
@@ -168,8 +168,8 @@ def _curves(
 
 
 def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -> Row:
-    """The row with steps to the target, the method's and dense training's by seed, evaluated every
-    `every` steps."""
+    """Add steps to the target to a row; `own`, `base`: the method's and dense training's by seed,
+    evaluated every `every` steps."""
     steps = study.steps_ratio(own, base)
     known = replace(
         row,
@@ -177,7 +177,7 @@ def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -
         seeds_at_target=sum(one is not None for one in own),
         steps_to_target_vs_dense=steps,
     )
-    if not steps or row.speedup_vs_dense is None or len(own) == 1:  # which tells none apart
+    if not steps or row.speedup_vs_dense is None or len(own) == 1:  # a single seed is inconclusive
         return known
     pairs = [(a, b) for a, b in zip(own, base, strict=True) if b is not None]
     gains = [0.0 if a is None else (max(b, 1) / max(a, 1)) for a, b in pairs]
@@ -207,7 +207,7 @@ def _with_range(row: Row, dense: Row) -> Row:
 
 
 def _with_cost(row: Row, dense: Row, steps: float) -> Row:
-    """The row with its cost to the target, given dense training's steps."""
+    """Add the cost to the target, given dense training's steps."""
     if dense.cost_per_1000_iterations is None or not row.speedup_to_target:
         return row
     cost = dense.cost_per_1000_iterations * steps / 1000 / row.speedup_to_target
@@ -220,7 +220,7 @@ def _priced(
     found: Mapping[str, MethodTraining],
     prices: PriceList | None,
 ) -> dict[str, list[Clock]]:
-    """Clocks by cluster size, for methods that send other bytes over their training."""
+    """Return clocks by cluster size, for methods whose traffic changes over their training."""
     sent = {row.label: row.wire_bytes_per_worker for row in result.rows}
     others = [
         one
@@ -240,7 +240,7 @@ def _over_its_training(
     clock: Clock,
     dense: Row,
 ) -> Row:
-    """The row with its training's traffic; `ends`: its steps and dense training's, by seed."""
+    """Return the row by its training's traffic; `ends`: its steps and dense training's, by seed."""
     row = replace(row, wire_bytes_over_training=one.wire_bytes_per_worker)
     if row.speedup_to_target is None:
         return row

@@ -1,4 +1,4 @@
-"""Trainings that come with gcsim: which there are, and which files of them are stale.
+"""List of the trainings that come with gcsim, and of their stale files.
 
 `python -m tests.benchmarks.shipped_trajectories` makes them, in a checkout.
 """
@@ -32,19 +32,19 @@ LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
         for width in ("", "_x2", "_x4")
     ),
 )
-"""Scenarios of long trajectories, with changes: all seeds to be made, of which a scenario states
-those that have come for most of its methods; text at three widths."""
+"""Scenarios of long trajectories and their changes: all seeds to train (a scenario states those
+that most of its methods have), and text at three widths."""
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
 """Parameter that counts the steps before a method compresses."""
 
 
 def of_paper(name: str) -> Scenario:
-    """A scenario of `PAPERS`."""
+    """Return a scenario of `PAPERS`."""
     return load_scenario(Path(__file__).parents[1] / "papers" / "scenarios" / f"{name}.yaml")
 
 
 def wanted(scenario: Scenario) -> list[CompressorChoice]:
-    """The scenario's methods, then all others with their defaults."""
+    """Return the scenario's methods, then all others with their defaults."""
     warm_up, others = plan_of(scenario).steps // 10, []
     for choice in with_defaults(scenario.compressors):
         given = {WARM_UP[choice.kind]: warm_up} if choice.kind in WARM_UP else {}
@@ -54,7 +54,7 @@ def wanted(scenario: Scenario) -> list[CompressorChoice]:
 
 
 def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoice]:
-    """All methods not among these, with their defaults."""
+    """Yield all methods that are not among these, with their defaults."""
     there = [(choice.kind, choice.parameters) for choice in known]
     for kind in REGISTRY:
         parameters = check_parameters(kind, {}).model_dump()
@@ -73,13 +73,13 @@ def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]
 
 
 def first_run(alone: Scenario) -> Run:
-    """The training of a scenario of one method, of no rate."""
+    """Return the training of a scenario with one method, without a learning rate."""
     return Run(scenario=alone, choice=alone.compressors[0], rate=0, seed=0, until=0)
 
 
 def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
-    """Scenarios of one method each, with the first seed of all, then with two, and so on; of some
-    scenarios, by default all."""
+    """Yield scenarios of one method each: all with the first seed, then with two, and so on;
+    `names`: of some scenarios, by default all."""
     every = [load_scenario(*one) for one in LONG]
     loaded = [one for one in every if not names or one.name in names]
     if unknown := {*names} - {one.name for one in every}:
@@ -92,7 +92,7 @@ def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Damaged, outdated or unused files; of the long ones, outdated ones stay."""
+    """Return damaged, outdated or unused files, except outdated long trainings."""
     asked = {path: code for path, code, _ in files(folder)}
     long = {shipped.path_of(first_run(one).facts, folder) for one in long_trainings()}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}

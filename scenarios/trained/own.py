@@ -29,9 +29,9 @@ def with_user_code(
     splits: Function | None = None,
     loss: Function | None = None,
 ) -> Scenario:
-    """The scenario with a user's functions in place of what it names. A sample's shape is the first
-    one's, the number of classes the model's last axis. Raises `InputError` for functions that
-    cannot be imported elsewhere, and for a model without data."""
+    """Replace model, data and loss of a scenario by a user's functions. The input shape is that of
+    the first sample, the number of classes the size of the model's last axis. Raises `InputError`
+    for functions that other processes cannot import, and for a model without data."""
     task = scenario.train_task if splits is None else name_of(splits, "splits")
     model = scenario.model
     if build_model is not None:
@@ -52,7 +52,7 @@ def with_user_code(
 
 
 def name_of(function: Function, place: str) -> str:
-    """`package.module:function`, for other processes; `InputError` if it has no such name."""
+    """Return `package.module:function`, for other processes; `InputError` without such a name."""
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
     if module == MAIN:
@@ -69,7 +69,7 @@ def name_of(function: Function, place: str) -> str:
 
 
 def _inspect(build_model: Function, splits: Function) -> tuple[tuple[int, ...], InputKind, int]:
-    """Shape and kind of a sample, and size of the output's last axis (1: none)."""
+    """Return the shape and kind of a sample, and the size of the output's last axis (1: none)."""
     import torch
 
     from gcsim.traces.tasks.split import DatasetSamples

@@ -36,13 +36,13 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Step times of a method on one cluster."""
+    """Step times of a method on one cluster, by window of its trajectories."""
 
     priced: Mapping[Hashable, Simulated]  # simulated steps by kind of window
 
     def elapsed(self, trajectory: Trajectory, *, widened_draws: bool = False) -> Seconds:
-        """Seconds from the first step to each evaluation, `[evaluations, worlds]` (one world, as
-        stated, without ranges); `widened_draws`: the worlds of ranges, else of estimates."""
+        """Return seconds from the first step to each evaluation, `[evaluations, worlds]` (without
+        ranges only the stated world); `widened_draws`: use `Simulated.widened_draws`."""
         ends = np.array([one.step for one in trajectory.evaluations], dtype=float)
         windows = trajectory.windows
         if not windows:
@@ -53,18 +53,18 @@ class Clock:
         worlds = [one.widened_draws if widened_draws else one.draws for one in each]
         stated = [(one.prediction.iteration,) for one in each]
         seconds = np.array([a or b for a, b in zip(worlds, stated, strict=True)])
-        taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps of a window until then
+        taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps before the evaluation
         return np.asarray(taken @ seconds)
 
     def mean(self, trajectory: Trajectory) -> Seconds:
-        """Seconds per step over all windows, at least one, by drawn world."""
+        """Return the mean seconds per step over all windows, by drawn world."""
         steps = sum(window.steps for window in trajectory.windows)
         found: Seconds = self.elapsed(trajectory)[-1] / steps
         return found
 
 
 def kind_of(trajectory: Trajectory, window: Window) -> Hashable:
-    """Kind of a window; each is priced once."""
+    """Return the kind of a window; each kind is priced once."""
     sent = window.wire_bytes_per_worker
     size = round(math.log(sent) / math.log1p(ALIKE)) if sent else None
     return (trajectory.compressor, str(trajectory.parameters), window.order, size)
@@ -83,7 +83,7 @@ def clocks(
     progress: Progress,
     prices: PriceList | None = None,
 ) -> list[list[Clock]]:
-    """Clocks by method and cluster size; `prices`: the device's, where at hand."""
+    """Return clocks by method and cluster size; `prices` of the device are used if given."""
     alike: dict[Hashable, list[tuple[Trajectory, Window]]] = {}
     owners: dict[Hashable, int] = {}
     for number, one in enumerate(tried):

@@ -23,18 +23,18 @@ class TrainedRow:
     workers: int
     learning_rate: float
     iteration_s: float | None
-    """Mean over all trained steps, if any was trained whole."""
+    """Mean over all steps; None if no training was finished."""
     speedup_per_iteration: float | None
-    """Against dense training."""
+    """Speedup over dense training per iteration."""
     wire_bytes_per_worker: float
-    """Handed to collectives per step, mean over all steps."""
+    """Bytes given to collectives per step, mean over all steps."""
     steps_to_target: tuple[int | None, ...]
-    """None: not reached."""
+    """Steps by seed; None: not reached."""
     seconds_to_target: tuple[float | None, ...]
     steps_against_dense: float | None
     """Steps to target over dense's, median over seeds; None where half or more miss it."""
     speedup_to_target: float | None
-    """Dense's seconds over the method's, median over seeds; None as above."""
+    """Dense's seconds over the method's, median over seeds; None if half or more miss it."""
     speedup_to_target_low: float | None
     """10th percentile over drawn worlds, with a further seed (`bands.py`); 0 if a seed misses."""
     speedup_to_target_high: float | None
@@ -42,7 +42,7 @@ class TrainedRow:
     speedup_to_target_vs_half: float | None
     """`speedup_to_target` against half precision, if trained."""
     final_accuracy: tuple[float | None, ...]
-    """On held-out samples; None without classes."""
+    """Accuracy on held-out samples; None without classes."""
     final_loss: tuple[float, ...]
     ended: tuple[str, ...]
     """finished, diverged or hopeless."""
@@ -51,30 +51,30 @@ class TrainedRow:
     rate_at_edge: bool = False
     """Whether the learning rate is the lowest or highest of several."""
     leads: bool = False
-    """Whether it is first at the target on its cluster, or not told apart from the first; of dense
-    training also, whether no other is told apart as faster. False with one seed."""
+    """Whether it is the first at the target on its cluster, or not significantly slower; for dense
+    training also whether no other is significantly faster. False with one seed."""
     p_as_dense: float | None = None
-    """p-value of reaching the target when dense training does (`bands.alike`), corrected for the
+    """p-value for being as fast to the target as dense training (`bands.alike`), corrected for the
     number of methods; None: not reached."""
     p_as_first: float | None = None
-    """The same of the first at the target."""
+    """p-value for being as fast as the first at the target, likewise."""
     untrained: str = ""
-    """Reason why training tells nothing: it compressed in too few steps. Times and steps
-    are None then; accuracies and losses are the warm-up's."""
+    """Reason why the training is inconclusive: it compressed in too few steps. Times and steps are
+    then None; accuracies and losses are those of the warm-up."""
     delays: float | None = None
     """Whole gradients that the planned steps send (`horizon.py`); None: each step sends one."""
     too_short: str = ""
-    """Reason why these steps are too few to tell. Steps and times to the target are None then."""
+    """Reason why the training is too short. Steps and times to the target are then None."""
     made: str = ""
     """Processor and libraries of shipped trajectories; "": trained here."""
 
     def final(self, measure: Measure) -> list[float]:
-        """Loss, or accuracy in percent, by seed."""
+        """Return the loss, or the accuracy in percent, by seed."""
         return shown(measure, self.final_accuracy, self.final_loss)
 
     @property
     def reached(self) -> int:
-        """Seeds that reach the target."""
+        """Number of seeds that reach the target."""
         return sum(steps is not None for steps in self.steps_to_target)
 
 
@@ -88,7 +88,7 @@ class TrainingResult:
     measure: Measure
     """Measure of the target."""
     trained_workers: int
-    """Workers of the trajectories, whose steps other sizes have."""
+    """Number of workers that were trained; other cluster sizes use the same steps."""
     data: str
     """Training data in words."""
     rows: tuple[TrainedRow, ...]
@@ -96,7 +96,7 @@ class TrainingResult:
     wall: dict[str, float]
     """Seconds of the stages; with `from_cache` the only difference between runs."""
     from_cache: tuple[str, ...] = ()
-    """Methods whose trajectories had all been trained here."""
+    """Methods whose trajectories were all in this machine's cache."""
 
     def document(self) -> dict[str, Any]:
         """Document of `training.json`."""

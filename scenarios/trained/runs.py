@@ -1,8 +1,8 @@
-"""Trajectories that a scenario asks for, and those that are known.
+"""Trajectories of a scenario's trainings, cached or shipped.
 
-One per method, learning rate and seed, in a file named by a hash of all that it depends on, without
-the cluster; trained on one thread, so that its bits do not depend on parallel trainings. Shipped
-ones are used on every kind of processor.
+There is one per method, learning rate and seed, in a file named by a hash of everything that it
+depends on (not the cluster). Each is trained on one thread, so that its bits do not depend on
+parallel trainings. Shipped trajectories are used on every kind of processor.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from gcsim.traces.training.trajectory import Trajectory
 
 _READ = 64  # samples at a time
 _OTHERWISE = ("learning_rate", "seeds", "target", "patience", "stop")
-"""Plan fields that a trajectory states elsewhere, or that change no training."""
+"""Fields of a plan that are part of a trajectory's name in another way, or change no training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Trajectory to be trained, perhaps in another process."""
+    """A trajectory to train, perhaps in another process."""
 
     scenario: Scenario
     choice: CompressorChoice
     rate: float
     seed: int
-    until: int  # steps to train by now; it may continue later
-    fresh: bool = False  # use no shipped trajectory
+    until: int  # number of steps to train now; it may continue later
+    fresh: bool = False  # do not use a shipped trajectory
 
     @property
     def plan(self) -> Plan:
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts of the training common to learning rates, seeds and machines."""
+        """Facts of the training that do not depend on learning rate, seed and machine."""
         plan, scenario = self.plan, self.scenario
         if _takes_plain_steps(self.choice):
             plan = replace(plan, optimizer=Optimizer(weight_decay=plan.optimizer.weight_decay))
@@ -112,8 +112,8 @@ class Run:
 
     @property
     def known(self) -> tuple[Trajectory, str] | None:
-        """Known trajectory, if long enough, and processor and libraries of a shipped one ("": from
-        this machine's cache)."""
+        """Known trajectory, if it is long enough, with processor and libraries of a shipped one (""
+        for one of this machine's cache)."""
         came = None if self.fresh else shipped.read(shipped.path_of(self.facts))
         if came is not None and came.code == self.code:
             one = asked_for(came.one(self.rate, self.seed), self.rules, self.until)
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def rules(self) -> Rules:
-        """Rules of its end."""
+        """Rules that end the training."""
         plan = self.plan
         return Rules(
             evaluate_every=plan.evaluate_every,
@@ -134,17 +134,17 @@ class Run:
         )
 
     def keep(self, found: Trajectory) -> None:
-        """Store it for `known`."""
+        """Store the trajectory for `known`."""
         write(self.path, found)
 
     def perform(self, progress: Progress) -> Trajectory | Failure:
-        """Train it; errors are returned as a `Failure`."""
+        """Train; return errors as a `Failure`."""
         token = _performing.set(True)
         try:
             with _one:
                 try:
                     return self._trained(progress)
-                except CannotBeKeptError:  # of a state that is gone now
+                except CannotBeKeptError:  # its state no longer exists
                     return self._trained(progress)
         except Exception as error:
             return failure(error)
@@ -198,7 +198,7 @@ class Run:
 
 
 def _takes_plain_steps(choice: CompressorChoice) -> bool:
-    """Whether a method of gcsim trains alike with every optimizer, as `Team` has it."""
+    """Whether a method of gcsim trains in the same way with every optimizer (`Team`)."""
     if choice.kind not in REGISTRY:
         return False
     method = method_of(choice.kind, choice.parameters)
@@ -207,13 +207,13 @@ def _takes_plain_steps(choice: CompressorChoice) -> bool:
 
 
 def _stated(value: ModelEntry | Plan | Partition) -> dict[str, object]:
-    """Fields other than by default: a further field renames no file."""
+    """Return the fields that are not defaults, so that a new field renames no file."""
     default = {field.name: field.default for field in fields(value)}
     return {k: v for k, v in asdict(value).items() if getattr(value, k) != default[k]}
 
 
 def _data(entry: ModelEntry) -> object:
-    """Facts of a user's data; each sample is read once, since some open files only then."""
+    """Return facts of a user's data; reads each sample, since some data open files only then."""
     import numpy as np
 
     from gcsim.traces.tasks.own import own_split
@@ -234,7 +234,7 @@ def _imported(function: str) -> None:
 
 
 def cache_name(run: Run) -> str:
-    """Name of a trajectory on this machine."""
+    """Return the name of a trajectory in this machine's cache."""
     return run.path.name
 
 
@@ -255,7 +255,7 @@ def check_not_inside() -> None:
 
 @contextmanager
 def _named(key: str) -> Iterator[None]:
-    """A task is a key of the gradients elsewhere."""
+    """Name the key in errors by the task instead of the gradients."""
     try:
         yield
     except InputError as error:
@@ -278,7 +278,7 @@ def plan_of(scenario: Scenario) -> Plan:
 
 
 def unsupported(scenario: Scenario) -> list[Problem]:
-    """Settings that change the mathematics of a step, which trajectories cannot follow."""
+    """Return problems of settings that change the mathematics of a step, which training lacks."""
     training, found = scenario.training, []
     for key in ("gradients", "precision"):
         stated = getattr(training, key)
@@ -305,7 +305,7 @@ def unsupported(scenario: Scenario) -> list[Problem]:
 
 
 def mid_round(scenario: Scenario) -> list[str]:
-    """Methods whose workers change clients between synchronisations, in words."""
+    """Return, in words, the methods whose workers change clients between synchronisations."""
     plan, found = plan_of(scenario), []
     every = plan.partition.round
     for choice in scenario.compressors if plan.partition.clients else ():
@@ -320,6 +320,6 @@ def mid_round(scenario: Scenario) -> list[str]:
 
 
 def learner(scenario: Scenario) -> ModelEntry:
-    """Model with its task and loss."""
+    """Return the model with the task and loss of the training."""
     entry = trained_on(scenario.model, scenario.train_task or None)
     return replace(entry, loss=scenario.train_loss)

@@ -1,12 +1,12 @@
-"""Learning rate of each method, and how training with it ends: all trajectories.
+"""Search of each method's learning rate by training.
 
 The same rates are tried for each method, by successive halving (K. Jamieson, A. Talwalkar, AISTATS
-2016, arXiv:1502.07943): all for a quarter of the steps, the better half for a half, and so on; the
-best to the end. Whenever the best is the lowest or highest of all so far, the next rate in the
-ratio is trained for as many steps, until the best is not at an edge: up to `WIDER` for each method
-alike; shipped trajectories are not extended. The best has the least held-out loss, mean over all
-evaluations and seeds: it learns early, with every seed. (With one seed, nearly dense methods got
-the highest or lowest rate by luck, and their steps differed by a factor of two.)
+2016, arXiv:1502.07943): all rates for a quarter of the steps, the better half for half of them, and
+so on; the best to the end. Whenever the best is the lowest or highest rate so far, the next rate in
+the ratio is trained for as many steps, until the best is not at an edge, up to `WIDER` rates per
+method; shipped trajectories are not extended. The best rate has the least held-out loss, mean over
+all evaluations and seeds: it learns early, with every seed. (With one seed, nearly dense methods
+got the highest or lowest rate by chance, and their steps differed by a factor of two.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
 WIDER = 12  # most learning rates of a method beyond the stated ones
-COMPRESSED = 0.1  # least share of compressed steps of a trained method
+COMPRESSED = 0.1  # least share of steps in which a trained method must compress
 
 
 @dataclass(slots=True)
@@ -54,9 +54,9 @@ class MethodTraining:
     rate: float = math.nan  # best rate
     trajectories: list[Trajectory] = field(default_factory=list)  # with the best rate, one per seed
     rates: dict[float, dict[int, Trajectory]] = field(default_factory=dict)
-    """Trajectories by rate and seed, as far as trained."""
+    """Trajectories by rate and seed, as far as they were trained."""
     made: str = ""  # processor and libraries of shipped trajectories; "": trained here
-    kept: bool = False  # whether all came from this machine's cache
+    kept: bool = False  # whether all trajectories were in this machine's cache
 
     @property
     def at_edge(self) -> bool:
@@ -65,7 +65,7 @@ class MethodTraining:
 
     @property
     def untrained(self) -> str:
-        """Reason why these do not count, or "": the method compresses in too few steps."""
+        """Reason if the training does not count, since it compresses in too few steps; else ""."""
         cls, parameters = method_of(self.choice.kind, self.choice.parameters)
         steps = sum(window.steps for each in self.trajectories for window in each.windows)
         own = [each.own_steps for each in self.trajectories]
@@ -92,13 +92,13 @@ class MethodTraining:
 
     @property
     def too_short(self) -> str:
-        """Reason why the training is too short to tell; "" if it tells, or nothing was trained."""
+        """Reason if the training is too short to be conclusive; else ""."""
         least = telling(self.choice.kind, self.choice.parameters)
         return "" if self.untrained else too_short(self._delays, self.trajectories[0].steps, least)
 
     @property
     def wire_bytes_per_worker(self) -> float:
-        """Bytes handed to collectives per step, mean over all steps and seeds."""
+        """Bytes given to collectives per step, mean over all steps and seeds."""
         windows = [window for each in self.trajectories for window in each.windows]
         sent = sum(window.steps * window.wire_bytes_per_worker for window in windows)
         return sent / max(1, sum(window.steps for window in windows))
@@ -115,11 +115,11 @@ def train_all(
     ended: Callable[[MethodTraining], None] = lambda dense: None,
     compared: Callable[[MethodTraining], None] = lambda dense: None,
 ) -> tuple[MethodTraining, ...]:
-    """Train all methods, in the scenario's order, except known and, unless `fresh`, shipped
-    trajectories, beyond whose rates only `widen` searches; dense training goes ahead, and
-    `compared` gets it when the stated rates have had their first steps, `ended` when it is
-    trained, whose errors end the others'. Raises `InputError` for a wrong method, model or data,
-    before any training where a method's workers share more than collectives bring them."""
+    """Train all methods, in the scenario's order; use cached and, unless `fresh`, shipped
+    trajectories, beyond whose rates only `widen` searches. Dense training goes first: `compared` is
+    called with it after the first steps of the stated rates, `ended` when it is finished; errors
+    that these raise end all training. Raises `InputError` for a wrong method, model or data, before
+    any training if a method's workers share more than collectives bring them."""
     check_jobs(jobs, dask)
     search = _Search(scenario, fresh, widen, ended, compared)
     search.begin()
@@ -143,21 +143,21 @@ def _workers(
 
 
 def known_of(scenario: Scenario, choice: CompressorChoice) -> MethodTraining | None:
-    """Trajectories that `train_all` would find for a method; None if it had to train."""
+    """Return the trajectories that `train_all` would use for a method; None if it had to train."""
     search = _Search(replace(scenario, compressors=(choice,)), fresh=False, widen=False)
     search.begin()
     return None if search.waiting else search.tried[0]
 
 
 def _memory(scenario: Scenario) -> int:
-    """Approximate bytes of a process: per worker a gradient and what its method keeps, and five
-    more; a user's model is unknown."""
+    """Return the approximate bytes of a process: per worker a gradient and the method's state, and
+    five gradients more; a user's model is unknown."""
     vectors = 6 * plan_of(scenario).workers
     return MEMORY_OF_A_WORKER + 4 * vectors * (scenario.model.parameters or 0)
 
 
 class _Search:
-    """Trajectories of all methods, each result of which asks for the next."""
+    """Training of all methods, in which each result decides the next run."""
 
     def __init__(
         self,
@@ -173,25 +173,25 @@ class _Search:
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [MethodTraining(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []  # runs by task, with the method's number
-        self._rung: dict[int, list[float]] = {}  # rates under comparison, by method
-        self._size: dict[int, int] = {}  # of them without those beyond the stated ones
+        self._rung: dict[int, list[float]] = {}  # rates that are now compared, by method
+        self._size: dict[int, int] = {}  # number of these that were stated
         self.waiting: deque[tuple[int, Work]] = deque()
         self._far: Counter[tuple[int, float, int]] = Counter()
         """Steps trained or given up, by method, rate and seed."""
         self._new = 0  # finished steps not reported yet
 
     def begin(self) -> None:
-        """Ask for the first runs of all methods, and for those that follow from known ones."""
+        """Request the first runs of all methods, and those that follow from known ones."""
         for number in range(len(self.tried)):
             self._compare(number, self._grid)
 
     @property
     def to_train(self) -> list[CompressorChoice]:
-        """Methods with something unknown."""
+        """Methods that need training."""
         return [self.tried[method].choice for method in dict(self._asked)]
 
     def run(self, workers: Workers, progress: Progress) -> tuple[MethodTraining, ...]:
-        """Run what is waiting, and what follows from it."""
+        """Run the requested runs, and those that follow from them."""
         with progress.task("steps of training", self._expected()) as stage:
 
             def done(number: int, outcome: Trajectory | Failure) -> None:
@@ -217,7 +217,7 @@ class _Search:
         return tuple(self.tried)
 
     def _expected(self) -> int:
-        """Steps of all methods if none ends early."""
+        """Return the steps of all methods if none ends early."""
         rates, before, steps = len(self._grid), 0, self._plan.steps
         while rates > 1:
             steps += rates * (self._until(rates) - before)
@@ -226,7 +226,7 @@ class _Search:
         return (steps - before) * self._plan.seeds * len(self.tried)
 
     def _until(self, rates: int) -> int:
-        """Steps after which so many rates are compared, in whole windows."""
+        """Return the steps after which this number of rates is compared, in whole windows."""
         every, steps = self._plan.evaluate_every, self._plan.steps
         share = rates / len(self._grid) * 4
         return min(steps, -(-round(steps / share) // every) * every)
@@ -254,7 +254,7 @@ class _Search:
         self._asked.append((method, run))
 
     def _compare(self, method: int, rates: Sequence[float]) -> None:
-        """Train the rates further, or the last one to its end."""
+        """Continue training the rates, the last one to its end."""
         until = self._until(len(rates))
         if len(rates) == 1:
             self.tried[method].rate, until = rates[0], self._plan.steps
@@ -269,7 +269,7 @@ class _Search:
         return range(first, first + self._plan.seeds)
 
     def _widened(self, method: int, best: float) -> bool:
-        """Whether a rate beyond the edge is tried, since the best is there."""
+        """Request a rate beyond the edge if the best is at the edge; return whether."""
         tried = self.tried[method]
         rates = sorted({*tried.rates, *self._rung[method]})
         if len(rates) in (1, len(self._grid) + WIDER) or best not in (rates[0], rates[-1]):
@@ -315,7 +315,7 @@ class _Search:
 
 
 def _held_out_loss(seeds: Collection[Trajectory]) -> float:
-    """Loss for the comparison of rates; divergence is worse than any."""
+    """Return the loss by which rates are compared; divergence is worse than any loss."""
     if any(one.ended == "diverged" for one in seeds):
         return math.inf
     means = [fmean(each.loss for each in one.evaluations[1:]) for one in seeds]

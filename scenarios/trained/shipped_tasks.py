@@ -1,7 +1,7 @@
-"""Outcomes of the shipped tasks' trainings with a method; nothing is trained.
+"""Outcomes of the shipped tasks' trainings with a method, without training.
 
-They stand in where a scenario does not say how to train: results on small tasks, with a horizon
-(`horizon.py`).
+They are used if a scenario does not say how to train: results on small tasks, with their length in
+delays (`horizon.py`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class TaskOutcome:
     steps_vs_dense: float | None
     """Steps to the target over dense training's; None where half or more seeds miss it, or the
     training is too short to tell."""
-    too_short: str  # why, with the steps that could tell
+    too_short: str  # reason if it is inconclusive, with the steps needed
 
 
 def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
-    """Outcomes of the tasks with known training, kept until a trajectory comes or goes."""
+    """Return the outcomes of the shipped tasks; cached while the trajectories stay the same."""
     if kind not in REGISTRY:
         return ()
     folders = shipped.FOLDER, cache_folder() / "trajectories"
@@ -76,7 +76,7 @@ def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
 def on_shipped_task(
     name: str, kind: str, parameters: Sequence[Mapping[str, Any]]
 ) -> TaskOutcome | None:
-    """Outcome of a task with the first of these parameters that was trained."""
+    """Return the outcome of a task with the first of these parameters that was trained."""
     from gcsim.scenarios.trained.runs import plan_of
     from gcsim.scenarios.trained.search import known_of
     from gcsim.scenarios.trained.study import dense_level, described, ends_of, steps_ratio
@@ -103,7 +103,7 @@ def on_shipped_task(
 
 
 def field_of(scenario: Scenario) -> Field | None:
-    """Field of a scenario's model by a sample's shape; None if neither."""
+    """Return the field of a scenario's model by a sample's shape; None for other fields."""
     if scenario.model.input == "tokens":
         return "text"
     return "images" if len(scenario.model.input_shape) == len("CHW") else None

@@ -1,12 +1,12 @@
-"""`gcsim train`: from a scenario to how long training takes until the target, with every method.
+"""`gcsim train`: time to a target accuracy or loss with every method of a scenario.
 
     scenario ─► trajectories (real training, cached) ─► windows of bytes ─┐
                                                                           ├─► seconds to target
     devices, links, sizes ──► simulated cluster (stage 2) ◄───────────────┘
 
-Another network, device or size re-uses the trajectories. Clusters of other sizes than the
-trajectories' number of workers have their steps: the batch per worker is kept, and what more
-workers would change of the mathematics is not simulated.
+Another network, device or size re-uses the trajectories. Clusters with other numbers of workers use
+the same steps, with the same batch per worker; how more workers would change the mathematics is not
+simulated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gcsim.scenarios.trained.search import MethodTraining, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
 
-LEARNT = 0.05  # least part of the loss of untrained weights that is gone where training learns
+LEARNT = 0.05  # least relative decrease of the loss for which training counts as learning
 
 
 def train(
@@ -43,13 +43,13 @@ def train(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> TrainingResult:
-    """Train with every method, and lay the trajectories on the clock of every cluster.
+    """Train with every method, and compute the trajectories' times on every cluster.
 
-    `jobs`: processes side by side (None: one per core, as memory allows); `dask`: address of a
-    dask.distributed scheduler instead; `tell` hears early that dense training does not learn.
-    Earlier trainings come from the cache or, unless `fresh`, are shipped; an interrupt loses some
-    seconds of each. Raises `InputError` without a dense method, for a setting of `unsupported`, if
-    dense training misses the target, or for a method, model or data that cannot be trained.
+    `jobs`: parallel processes (None: one per core, as memory allows); `dask`: address of a
+    dask.distributed scheduler to use instead; `tell` is called early if dense training does not
+    learn. Earlier trainings are taken from the cache or, unless `fresh`, from the shipped ones; an
+    interrupt loses some seconds of each. Raises `InputError` without a dense method, for settings
+    of `unsupported`, if dense training misses the target, or if a method cannot be trained.
     """
     watcher = progress or SilentProgress()
     check_not_inside()
@@ -97,12 +97,12 @@ def train(
 
 
 def measured(target: Target) -> Measure:
-    """Measure of a target."""
+    """Return the measure of a target."""
     return "accuracy" if target.loss is None else "loss"
 
 
 def described(target: Target, dense_accuracy: float) -> str:
-    """A target in words."""
+    """Return a target in words."""
     if target.loss is not None:
         return f"loss {target.loss:g}"
     if target.accuracy is not None:
@@ -112,14 +112,14 @@ def described(target: Target, dense_accuracy: float) -> str:
 
 
 def dense_level(dense: MethodTraining) -> float:
-    """Dense training's last accuracy, median over seeds; nan without one."""
+    """Return dense training's last accuracy, median over seeds; nan without one."""
     last = [one.evaluations[-1].accuracy for one in dense.trajectories]
     return float(np.median([math.nan if one is None else one for one in last]))
 
 
 def ends_of(plan: Plan, tried: MethodTraining, level: float) -> list[int | None]:
-    """Steps to the target by seed, None of a training that does not tell; `level`: dense training's
-    last accuracy."""
+    """Return the steps to the target by seed, None for inconclusive trainings; `level`: dense
+    training's last accuracy."""
     if tried.untrained or tried.too_short:
         return [None] * len(tried.trajectories)
     return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
@@ -149,8 +149,8 @@ def _warn(dense: MethodTraining, tell: Callable[[str], None]) -> None:
 
 
 def not_learning(dense: MethodTraining) -> tuple[str, str] | None:
-    """Sign that dense training does not learn, and what to set; None where a rate has left the loss
-    of untrained weights behind."""
+    """Return a sign that dense training does not learn, and what to set; None if the loss of some
+    rate is well below that of untrained weights."""
     seeds = [one for by_seed in dense.rates.values() for one in by_seed.values()]
     before = fmean(one.evaluations[0].loss for one in seeds)
     after = {rate: _last_loss(by_seed.values()) for rate, by_seed in sorted(dense.rates.items())}
@@ -169,7 +169,7 @@ def not_learning(dense: MethodTraining) -> tuple[str, str] | None:
 
 
 def _last_loss(seeds: Collection[Trajectory]) -> float:
-    """Held-out loss so far, mean over seeds; divergence is worse than any."""
+    """Return the last held-out loss, mean over seeds; divergence is worse than any loss."""
     return fmean(math.inf if one.ended == "diverged" else one.evaluations[-1].loss for one in seeds)
 
 
@@ -188,7 +188,7 @@ def _rows_at(
     clocks_there: Sequence[Clock],
     ends: Sequence[Sequence[int | None]],
 ) -> list[TrainedRow]:
-    """Rows of one cluster; `ends`: steps to the target by method and seed."""
+    """Return the rows of one cluster; `ends`: steps to the target by method and seed."""
     dense, plan = scenario.dense or 0, plan_of(scenario)
     half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
     seconds = [
@@ -260,7 +260,7 @@ def _alike(
     seconds: Sequence[Sequence[np.ndarray]],
     ends: Sequence[Sequence[int | None]],
 ) -> dict[int, float]:
-    """Corrected p-values against one method, by the methods that reach the target."""
+    """Return corrected p-values against one method, for the methods that reach the target."""
     numbers = [number for number in reaching if number != other]
     p_values = [
         alike(_gains(seconds[other], seconds[n]), _grain(plan, ends[n], ends[other]))
@@ -270,13 +270,13 @@ def _alike(
 
 
 def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
-    """Uncertainty of a speedup by the evaluations' spacing; 0 if reached never or at once."""
+    """Return the error of a speedup by the evaluation interval; 0 if reached never or at once."""
     middle = [float(np.median([steps or 0 for steps in each])) for each in ends]
     return grain(plan.evaluate_every, *middle) if all(middle) else 0.0
 
 
 def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Speedup of each seed: estimate, and each of the range's worlds."""
+    """Return the speedup of each seed: the estimate, then each of the range's worlds."""
     worlds = [gained(one, other) for one, other in zip(before, after, strict=True)]
     return [np.concatenate([[np.median(each[0])], each[1]]) for each in worlds]
 
@@ -287,31 +287,31 @@ def mostly(ends: Sequence[int | None]) -> bool:
 
 
 def _median(gains: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
-    """Median over seeds; None where half or more miss the target."""
+    """Return the median over seeds; None if half or more miss the target."""
     return _finite(float(np.median([each[0] for each in gains]))) if mostly(ends) else None
 
 
 def _finite(speedup: float) -> float | None:
-    """None: over what does not reach the target."""
+    """Return a speedup; None if it is over a method that misses the target."""
     return speedup if math.isfinite(speedup) else None
 
 
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
-    """Seconds until a number of steps, `[2, worlds]`: of estimates and of ranges."""
+    """Return the seconds of a number of steps, `[2, worlds]`: for estimates and for ranges."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
     both = np.array([clock.elapsed(found, widened_draws=ranges)[place] for ranges in (False, True)])
     return both if steps is not None else np.full_like(both, math.inf)
 
 
 def gained(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Speedup by world; 0 for a target never reached, 1 if both do at once."""
+    """Return the speedup by world; 0 if the target is missed, 1 if both reach it at once."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(np.isinf(after), 0.0, before / after)
     return np.where((before == 0) & (after == 0), 1.0, found)
 
 
 def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float | None:
-    """Steps to the target over dense's, median over seeds; None as in `_median`."""
+    """Return steps to the target over dense's, median over seeds; None as in `_median`."""
     ratios = [
         math.inf if a is None else (a / b if b else 1.0) if b is not None else 0.0
         for a, b in zip(own, dense, strict=True)
@@ -320,7 +320,7 @@ def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float
 
 
 def curve_of(one: MethodTraining, found: Trajectory, seconds: Iterable[float]) -> Curve:
-    """Curve of a trajectory; `seconds` by evaluation."""
+    """Return the curve of a trajectory; `seconds` by evaluation."""
     return Curve(
         label=one.choice.label,
         seed=found.seed,

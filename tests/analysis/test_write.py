@@ -216,7 +216,7 @@ def test_a_folder_with_files_of_two_runs_is_refused_until_a_run_is_whole(
         with pytest.raises(SystemExit):
             write.write_results(other, tmp_path)
     if killed_after:  # a file of the other run is there
-        with pytest.raises(InputError, match="they are of two runs"):
+        with pytest.raises(InputError, match="they come from two runs"):
             read_results(tmp_path)
     write.write_results(result, tmp_path)
     assert read_results(tmp_path).rows == result.rows

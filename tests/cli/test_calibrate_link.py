@@ -126,7 +126,7 @@ def test_two_types_tell_what_an_addition_costs(here: Path) -> None:
     (here / "m.csv").write_text(text, encoding="utf-8")
     code, out, _ = gcsim("calibrate", "link", "m.csv", "-o", "mine.yaml")
     assert code == 0
-    told = next(line for line in out.splitlines() if line.startswith("additions of float16: "))
+    told = next(line for line in out.splitlines() if line.startswith("summation of float16: "))
     found = told.partition(": ")[2].partition(" (")[0]
     assert f"# {told}" in (here / "mine.yaml").read_text(encoding="utf-8")
     assert "5 sizes" in out  # the link is float32's alone
@@ -234,7 +234,7 @@ def test_a_live_cluster_is_measured_and_fitted(here: Path) -> None:
     kinds = {point.collective for point in reading.measurements}
     reduced = {p.dtype for p in reading.measurements if p.collective == "all_reduce"}
     assert reduced == {"float32", "float16"}
-    assert "additions of float16: " in done.stdout
+    assert "summation of float16: " in done.stdout
     assert kinds == set(collectives.split(","))
     for point in reading.measurements:
         assert (point.ranks, point.devices_per_node, point.algorithm) == (ranks, ranks, "gloo")

@@ -155,7 +155,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("kind: topk", "kind: tpok", "a.yaml:18:12: error: unknown compressor 'tpok'; did you"),
         ("kind: topk, ", "", "a.yaml:18:5: error: key 'kind' is missing in compressors.1"),
         ("{kind: topk, label: top 1 %, ratio: 0.01}", "powersgd: {rank: 2}", "a.yaml:18:5: error: "
-         "compressors.1: key 'kind' is missing; write kind: powersgd, and its parameters beside"),
+         "compressors.1: key 'kind' is missing; write kind: powersgd, and its parameters next"),
         ("  - none", "  - 5", "a.yaml:17:5: error: compressors.0 = 5: must be text"),
         ("ratio: 0.01", "ration: 0.01", "a.yaml:18:34: error: topk has no parameter 'ration'; did "
          "you mean 'ratio'?"),

@@ -1,1 +1,1 @@
-"""Passes and gradients in a profile of PyTorch's profiler."""
+"""Passes and gradients in a trace of PyTorch's profiler."""

@@ -44,15 +44,15 @@ GRADIENT = "torch::autograd::AccumulateGrad"
 _NODE = "autograd::engine::evaluate_function: "
 _GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _GPU_ONLY = ("cudnn", "miopen", "cuda")
-"""Parts of the names of operators that only run on a GPU."""
+"""Substrings of the names of operators that only run on a GPU."""
 _LAYERS = {"aten::conv1d": 0, "aten::conv2d": 0, "aten::linear": 0, "aten::embedding": 1}
 """Operators of layers, and which of their inputs is a batch."""
 _ALL_REDUCES = ("c10d::allreduce_", "nccl:all_reduce", "gloo:all_reduce", "record_param_comms")
-"""Names of one collective, in order of preference."""
+"""Names of the same collective, in order of preference."""
 
 
 class Span(NamedTuple):
-    """A stretch of time, in microseconds."""
+    """A time span, in microseconds."""
 
     start: float
     end: float
@@ -60,7 +60,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One gradient accumulated into its parameter's `grad`."""
+    """A gradient accumulated into its parameter's `grad`."""
 
     start: float
     end: float
@@ -70,10 +70,10 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Kernel that a GPU executed."""
+    """A kernel that a GPU executed."""
 
     launched: float
-    """Time of the host's launch."""
+    """Time at which the host launched it."""
     start: float
     end: float
     stream: tuple[str, str]
@@ -83,7 +83,7 @@ class Kernel:
 
 @dataclass(slots=True, kw_only=True)
 class Marks:
-    """Relevant events, each list in the order of its times; microseconds."""
+    """Relevant events; each list is in order of time, in microseconds."""
 
     steps: list[Span] = field(default_factory=list)
     forwards: list[Span] = field(default_factory=list)
@@ -91,14 +91,14 @@ class Marks:
     operators: list[float] = field(default_factory=list)
     """Starts of forward operators that have a backward."""
     nodes: list[float] = field(default_factory=list)
-    """Starts of backward nodes."""
+    """Starts of nodes of the backward pass."""
     gradients: list[Arrival] = field(default_factory=list)
     optimizers: list[Span] = field(default_factory=list)
     reduces: list[tuple[float, int]] = field(default_factory=list)
     """All-reduces: start, and elements (0: unknown)."""
     kernels: list[Kernel] = field(default_factory=list)
     batches: Counter[int] = field(default_factory=Counter)
-    """First sizes of layers' inputs: the samples of a batch, where shapes are recorded."""
+    """First sizes of layers' inputs (the samples of a batch), if shapes are recorded."""
     gpu_operators: bool = False
     """Whether the host called an operator that only runs on a GPU."""
     linked: bool = False
@@ -106,12 +106,12 @@ class Marks:
 
     @property
     def tool(self) -> str:
-        """Program that wrote the profile, for people."""
+        """Name of the program that wrote the profile."""
         return "Chakra trace" if self.linked else "PyTorch profiler"
 
 
 def read_marks(path: Path) -> Marks:
-    """Read a profile once, keeping relevant events. Raises `InputError` when the file is no
+    """Read a profile once and keep the relevant events. Raises `InputError` if the file is not a
     profile, or a gradient's event has no time."""
     return _Collector(path).collect(events(path))
 
@@ -138,7 +138,7 @@ class _Collector:
         return self._settled()
 
     def _complete(self, event: Event, kind: str, name: str) -> None:
-        """A "complete" event: it has a start and a duration."""
+        """Collect a "complete" event, which has a start and a duration."""
         self._marks.linked |= kind == KIND
         if kind in _GPU_WORK or kind.endswith(("runtime", "driver")):
             self._gpu(event, kind, name)
@@ -197,7 +197,7 @@ class _Collector:
         return Span(start, start + lasted)
 
     def _settled(self) -> Marks:
-        """Kernels with their launches, all in order."""
+        """Match kernels with their launches and sort everything."""
         marks = self._marks
         marks.kernels = [
             Kernel(
@@ -241,7 +241,7 @@ def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
 
 
 def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
-    """The samples in an operator's input; empty where unknown."""
+    """Return the number of samples in an operator's input; empty if unknown."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     given = dims[place] if isinstance(dims, list) and len(dims) > place else None
     if not isinstance(given, list) or len(given) < 2 or type(given[0]) is not int:
@@ -250,7 +250,7 @@ def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
 
 
 def _elements(arguments: dict[str, Any]) -> int:
-    """Elements of the first input, perhaps a list of tensors; 0 where unknown."""
+    """Return the elements of the first input, perhaps a list of tensors; 0 if unknown."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     first = dims[0] if isinstance(dims, list) and dims else None
     if not isinstance(first, list) or not first:
@@ -270,20 +270,20 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Training of a model, as a profile shows it."""
+    """Training of a model, as shown by a profile."""
 
     times: PassTimes
     buckets: tuple[int, ...]
-    """Elements of the all-reduces of an iteration, in order; empty where they do not add up to the
+    """Elements of the all-reduces of an iteration, in order; empty if they do not add up to the
     model's parameters."""
     batch_size: int | None
     """Samples that most layers received; None without recorded shapes."""
 
 
 def examine_profile(path: Path, parameters: Parameters) -> Profile:
-    """The median iteration of a PyTorch profiler's trace (`.json` or `.json.gz`), and its buckets.
-    Raises `InputError` with file and way out when it cannot be read or is cut short, has no
-    backward pass, shows a GPU's host alone, or is of a model with other parameters."""
+    """Return the median iteration of a PyTorch profiler's trace (`.json` or `.json.gz`), and its
+    buckets. Raises `InputError` with file and remedy if it cannot be read or is truncated, has no
+    backward pass, shows only the host of a GPU, or is of a model with other parameters."""
     marks = _read(path)
     iterations = _complete(path, marks, len(parameters))
     batches = iterations[1:] or iterations
@@ -318,12 +318,12 @@ def examine_profile(path: Path, parameters: Parameters) -> Profile:
 
 
 def check_profile(path: Path) -> None:
-    """Raise `InputError` when the file is no profile of training, whatever the model."""
+    """Raise `InputError` if the file is not a profile of training, whatever the model."""
     _read(path)
 
 
 def described(path: Path) -> str:
-    """Description of a profile, for people; raises as `check_profile`."""
+    """Return a one-line description of a profile; raises like `check_profile`."""
     marks = _read(path)
     counts = [
         f"{count} {noun}" + "s" * (count != 1)
@@ -354,7 +354,7 @@ def _read(path: Path) -> Marks:
 
 @functools.lru_cache(maxsize=2)
 def _read_once(path: Path, _changed: int, _length: int) -> Marks:
-    """Read a file once for its check and its times."""
+    """Read a file once, both for checking and for its times."""
     marks = read_marks(path)
     if not marks.gradients:
         raise unreadable(
@@ -387,7 +387,7 @@ def _windows(marks: Marks) -> Iterator[Span]:
 
 
 def _complete(path: Path, marks: Marks, count: int) -> list[_Batch]:
-    """The iterations in which every parameter got a gradient in every pass."""
+    """Return the iterations in which every parameter got a gradient in every pass."""
     ends = [arrival.end for arrival in marks.gradients]
     found: list[_Batch] = []
     odd: list[int] = []
@@ -415,7 +415,7 @@ def _complete(path: Path, marks: Marks, count: int) -> list[_Batch]:
 def _passes(
     inside: Sequence[Arrival], count: int, window: Span, *, whole: bool
 ) -> Iterator[tuple[float, Sequence[Arrival]]]:
-    """The last backward pass of an iteration; all, where nothing bounds an iteration."""
+    """Yield the last backward pass of an iteration; all, if nothing delimits iterations."""
     single = whole or window.end != float("inf")
     for first in range(len(inside) - count if single else 0, len(inside), count):
         before = inside[first - 1].end if first else window.start
@@ -423,7 +423,7 @@ def _passes(
 
 
 def _match(path: Path, batch: _Batch, parameters: Parameters) -> list[int]:
-    """The parameter of each arrival of a pass. Raises `InputError` for gradients of other
+    """Return the parameter of each gradient of a pass. Raises `InputError` for gradients of other
     parameters."""
     backwards = range(len(parameters) - 1, -1, -1)
     shapes = [arrival.shape for arrival in batch.gradients]
@@ -456,7 +456,7 @@ def _another_model(
 
 
 def _exchanged(marks: Marks, batch: _Batch) -> tuple[int, ...]:
-    """Elements of the all-reduces that were started during the pass."""
+    """Return the elements of the all-reduces that started during the pass."""
     first = batch.gradients[0].start
     ends = min((o.start for o in marks.optimizers if o.start >= first), default=batch.until)
     return tuple(elements for at, elements in marks.reduces if first <= at <= ends)
@@ -467,7 +467,7 @@ class _Batch:
     """The last micro-batch of an iteration."""
 
     gradients: tuple[Arrival, ...]
-    """One for each parameter, in order of arrival."""
+    """A gradient per parameter, in order of arrival."""
     after: float
     """Its events are later."""
     until: float
@@ -476,7 +476,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timed:
-    """One micro-batch, in microseconds."""
+    """Times of one micro-batch, in microseconds."""
 
     forward: float
     ready: tuple[float, ...]
@@ -485,8 +485,8 @@ class _Timed:
 
 
 def _timed(path: Path, marks: Marks, batch: _Batch) -> _Timed:
-    """The times of one micro-batch (module docstring). Raises `InputError` when the profile does
-    not show where its passes begin."""
+    """Return the times of one micro-batch (module docstring). Raises `InputError` if the profile
+    does not show where its passes begin."""
     first = batch.gradients[0].start
     forward = _first(marks.operators, batch.after, first)
     wrapped = _first([span.start for span in marks.forwards], batch.after, first)
@@ -514,7 +514,7 @@ def _timed(path: Path, marks: Marks, batch: _Batch) -> _Timed:
 
 
 def _first(times: Sequence[float], after: float, before: float) -> float | None:
-    """The first of the ascending times in [after, before)."""
+    """Return the first of the ascending times in [after, before)."""
     number = bisect.bisect_left(times, after)
     return times[number] if number < len(times) and times[number] < before else None
 
@@ -527,7 +527,7 @@ def _on_gpu(  # noqa: PLR0917 - a step of timed
     arrivals: Sequence[float],
     optimizer: Span | None,
 ) -> _Timed:
-    """The same instants on the computing stream, where host events only queue work."""
+    """Return the same times on the computing stream, as host events only queue work."""
     within = [k for k in kernels if forward <= k.launched <= arrivals[-1] and not k.collective]
     busy: Counter[tuple[str, str]] = Counter()
     for kernel in within:

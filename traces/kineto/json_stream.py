@@ -1,4 +1,4 @@
-"""Events of a profiler's trace, streamed: of hundreds of megabytes only wanted events stay.
+"""Streaming reader of a profiler's trace: of hundreds of megabytes only wanted events are kept.
 
 Two formats, told by the list that an object holds, among other keys in any order: `traceEvents` of
 Chrome's Trace Event Format, as PyTorch's Kineto and the legacy profiler (also as a bare list)
@@ -31,11 +31,11 @@ Event = dict[str, Any]
 EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace, after the last step"
 
 _KINETO, _CHAKRA, _RECORDER = "traceEvents", "nodes", "entries"
-"""Keys of the list that tells a format."""
+"""Keys of the list of events, which identify a format."""
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The events of a profile in the file's order, without entries that are no objects. Raises
+    """Yield the events of a profile in file order, without entries that are not objects. Raises
     `InputError` with file, number of the event and byte when it cannot be read, is cut short, is no
     JSON, or holds no `traceEvents` and no nodes with times."""
     with opened(path, lambda what: unreadable(path, what)) as (file, head):
@@ -47,7 +47,7 @@ def events(path: Path) -> Iterator[Event]:
 
 
 def unreadable(path: Path, what: str, hint: str = EXPORT_AGAIN) -> InputError:
-    """The error for a file that is no usable profile."""
+    """Return the error for a file that is not a usable profile."""
     return InputError(f"profiler's trace {what}", place=str(path), hint=hint)
 
 
@@ -135,7 +135,7 @@ _NAME_THE_JSON = (
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a pickle: protocol 2 to 5, or a zip of one."""
+    """Return whether a file begins like a pickle: protocol 2 to 5, or a zip of one."""
     return head[:1] == b"\x80" and head[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"}
 
 
@@ -157,11 +157,11 @@ _Event = dict[str, Any]
 _BEFORE = 1e-3
 """Microseconds: a launch that ends where the next operator begins belongs to the one before."""
 KIND = "chakra"
-"""Category of the host's events from here."""
+"""Category of the host's events made here."""
 
 
 def _as_events(nodes: Iterable[_Event]) -> Iterator[_Event]:
-    """The events of a trace's nodes; none without times."""
+    """Yield the events of a trace's nodes; none without times."""
     launched: list[tuple[float, float, _Event]] = []
     forwards: dict[float, float] = {}
     for node in nodes:
@@ -189,7 +189,7 @@ def _as_events(nodes: Iterable[_Event]) -> Iterator[_Event]:
 
 
 def _kernels(launched: list[tuple[float, float, _Event]]) -> Iterator[_Event]:
-    """Each with its launch; a stream runs them in sequence."""
+    """Yield each kernel with its launch; a stream runs them in order."""
     free: defaultdict[str, float] = defaultdict(lambda: float("-inf"))
     launched.sort(key=lambda kernel: kernel[0])
     for number, (asked, lasted, node) in enumerate(launched):
@@ -208,7 +208,7 @@ def _kernels(launched: list[tuple[float, float, _Event]]) -> Iterator[_Event]:
 
 
 def _sequence(node: _Event) -> float | None:
-    """Number that a backward operator shares with its forward operator."""
+    """Return the number that a backward operator shares with its forward operator."""
     attributes = node.get("attrs")
     told = {
         one.get("name"): one.get("value")

@@ -1,1 +1,1 @@
-"""Shipped models and their layers."""
+"""Shipped models, and facts about their layers."""

@@ -1,7 +1,7 @@
-"""Building of a trainable `nn.Module` from an entry of `models/registry.py`.
+"""Construction of a trainable `nn.Module` from an entry of `models/registry.py`.
 
-Shipped and own models alike: a callable without arguments returns an `nn.Module` under a keyed
-generator; a batch of two samples then tests that it can be trained, before anything is spent on it.
+For shipped and own models a callable without arguments returns an `nn.Module` under a keyed
+generator; a batch of two samples then tests that it can be trained, before time is spent on it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gcsim.traces.models.torch_generator import keyed_generator
 
 def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Module:
     """Build a model with weights keyed by `seed`, in training mode, float32, on `device` ("meta"
-    allocates nothing). The current directory is importable meanwhile; torch's generators stay as
-    they were.
+    allocates nothing). The current directory is importable meanwhile; torch's generators are
+    restored.
 
-    Raises `InputError` when the model does not import, is no `nn.Module`, has nothing to train,
-    fails on a batch of its input shape, or returns anything but the float32 logits that `entry`
-    promises (a user's own loss takes anything).
+    Raises `InputError` if the model cannot be imported, is not an `nn.Module`, has nothing to
+    train, fails on a batch of its input shape, or does not return the float32 logits that `entry`
+    promises (a user's own loss may take anything).
     """
     from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
 
@@ -46,20 +46,20 @@ def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Modu
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The trained parameters by name, in the model's order: those that DDP exchanges."""
+    """Return the trained parameters by name, in the model's order: those that DDP exchanges."""
     return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
 
 
 @contextmanager
 def _current_directory_importable() -> Iterator[None]:
-    """Put it behind everything else, as the command line does; a script does not."""
+    """Append the current directory to the import path: a script's path does not have it."""
     here = os.getcwd()
     sys.path.append(here)
     try:
         yield
     finally:
         sys.path.reverse()
-        sys.path.remove(here)  # the last one
+        sys.path.remove(here)  # the last occurrence
         sys.path.reverse()
 
 
@@ -104,7 +104,7 @@ def _check_parameters(entry: ModelEntry, model: nn.Module) -> None:
 
 
 def _check_output(entry: ModelEntry, model: nn.Module) -> None:
-    """One forward pass in training mode, after which buffers (batch norm) are as before."""
+    """Run one forward pass in training mode and restore the buffers (batch norm)."""
     from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
 
     device = next(model.parameters()).device
@@ -122,7 +122,7 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
             model=model,
             error=error,
         ) from error
-    if entry.loss:  # takes what it takes
+    if entry.loss:  # may take any output
         return
     logits = heads(output)
     if len(logits) > 1 and not entry.auxiliary_weight:
@@ -153,14 +153,14 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
 
 
 def sample_batch(entry: ModelEntry, size: int, device: torch.device) -> Tensor:
-    """A batch of zeros as the model takes it."""
+    """Return a batch of zeros in the model's input format."""
     dtype = torch.int64 if entry.input == "tokens" else torch.float32
     return torch.zeros((size, *entry.input_shape), dtype=dtype, device=device)
 
 
 @contextmanager
 def unmoved_buffers(model: nn.Module) -> Iterator[None]:
-    """Forward passes without gradients, after which buffers (batch norm) are as before."""
+    """Restore the buffers (batch norm) after forward passes without gradients."""
     buffers = [(b, b.clone()) for b in model.buffers()]
     try:
         with torch.no_grad():

@@ -1,13 +1,13 @@
 """Parameters, FLOPs, outputs and kinds of the layers of a model.
 
-Two samples pass forward, as in training, under torch's FLOP counter (2 per multiply-add of matrix
+Two samples run forward, as in training, under torch's FLOP counter (2 per multiply-add of matrix
 products and convolutions; nothing else counts). Operators inside a module that owns parameters
-belong to that layer; those between two layers (attention products, say) to the layer before, so
-that the layers' sum is the model's total. The meta device does no arithmetic.
+count for that layer; those between two layers (e.g. attention products) for the layer before, so
+that the layers add up to the model's total. The meta device does no arithmetic.
 
-Kinds of arithmetic run at different shares of a device's peak. A 3 x 3 convolution of stride 1 runs
-faster than its FLOPs say (Winograd: Lavin and Gray 2016, arXiv:1509.09308), a depthwise one far
-slower: it moves more bytes than it multiplies.
+Kinds of arithmetic reach different shares of a device's peak. A 3 x 3 convolution with stride 1 is
+faster than its FLOPs suggest (Winograd: Lavin and Gray 2016, arXiv:1509.09308), a depthwise one
+much slower, since memory bandwidth limits it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.profile import Layer, ModelFacts
 
 _SAMPLES = 2
-"""Batch norm cannot train on a single one."""
+"""Batch norm cannot be trained on a single sample."""
 
 
 def model_facts(entry: ModelEntry, module: nn.Module, batch: int) -> ModelFacts:
-    """Count `module`, built from `entry`; `batch`, its samples per worker, is only recorded."""
+    """Count `module`, built from `entry`; `batch`, the samples per worker, is only recorded."""
     sample = sample_batch(entry, _SAMPLES, next(module.parameters()).device)
     return counted_facts(
         entry.name,
@@ -49,8 +49,8 @@ def counted_facts(
     tokens: int = 0,
 ) -> ModelFacts:
     """Count `module` while `forward` calls it on `samples` samples, without training. Layers are in
-    the order of their first call; one that is never called (its parent uses its parameters) is
-    behind its parent. Parameters are the trainable ones; a shared one belongs to the first layer in
+    the order of their first call; one that is never called (its parent uses its parameters) comes
+    after its parent. Parameters are the trainable ones; a shared one belongs to the first layer in
     registration order (an output tied to its embedding is a layer without parameters)."""
     numbers = {id(p): i for i, (_, p) in enumerate(trainable(module))}
     owned: dict[str, list[int]] = {}
@@ -91,7 +91,7 @@ def counted_facts(
 def _run(
     module: nn.Module, forward: Callable[[], object], owned: dict[str, list[int]]
 ) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Order of first calls of all modules; FLOPs and output elements of those in `owned`."""
+    """Return all modules by first call, and FLOPs and output elements of those in `owned`."""
     from gcsim.traces.models.flops import FlopCounter
 
     counter = FlopCounter()
@@ -143,7 +143,7 @@ def _run(
 
 
 def _elements(output: Any) -> int:
-    """Elements of the first tensor that a module returns (a recurrent layer's states follow)."""
+    """Return the size of a module's first output tensor (a recurrent layer's states follow)."""
     while isinstance(output, tuple | list) and output:
         output = output[0]
     return output.numel() if isinstance(output, torch.Tensor) else 0
@@ -153,13 +153,13 @@ _LayerKind = Literal[
     "conv3x3", "conv1x1", "conv", "grouped", "linear", "recurrent", "normalization", "embedding"
 ]
 _KINDS: tuple[_LayerKind, ...] = get_args(_LayerKind)
-"""conv3x3: dense, stride 1, no other kernel; conv: dense, others; grouped: convolutions of several
-groups, depthwise too; linear: products of matrices, attention's too, and all else with
+"""conv3x3: dense, stride 1, this kernel; conv: other dense ones; grouped: convolutions with several
+groups, also depthwise; linear: matrix products, including attention's, and anything else with
 parameters."""
 
 
 def kind_of(layer: nn.Module) -> _LayerKind:
-    """The kind of a module that owns parameters."""
+    """Return the kind of a module that owns parameters."""
     from torch import nn
 
     if isinstance(layer, nn.modules.conv._ConvNd):
@@ -178,10 +178,10 @@ def kind_of(layer: nn.Module) -> _LayerKind:
 
 
 def kind_of_shape(shape: Sequence[int]) -> _LayerKind:
-    """The kind of a layer with a weight of this shape. `[out, in, height, width]` is a convolution,
-    grouped where it has a single input channel and several outputs (as a first layer on grey images
-    has), `[n]` a normalization. Shapes have no strides: every 3 x 3 convolution passes for stride
-    1."""
+    """Return the kind of a layer with a weight of this shape. `[out, in, height, width]` is a
+    convolution, grouped if it has a single input channel and several outputs (like a first layer on
+    grey images), `[n]` a normalization. Shapes lack strides: every 3 x 3 convolution counts as
+    stride 1."""
     if len(shape) == 4:
         if shape[1] == 1 and shape[0] > 1:
             return "grouped"
@@ -194,8 +194,8 @@ def kind_of_shape(shape: Sequence[int]) -> _LayerKind:
 
 
 def outputs_of_shape(shape: Sequence[int], forward_flops: int) -> int:
-    """Output elements of a layer, from its weight's shape and its FLOPs per sample: each output is
-    a sum of as many products as the weight has elements for it. 0 for a vector."""
+    """Return the output elements of a layer, given its weight's shape and its FLOPs per sample:
+    each output sums as many products as the weight has elements for it. 0 for a vector."""
     if len(shape) < 2:
         return 0
     return forward_flops // (2 * math.prod(shape[1:]))

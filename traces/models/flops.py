@@ -1,4 +1,4 @@
-"""FLOPs of a pass, by torch's formulas and those of fused kernels that it lacks.
+"""FLOPs of a pass, by torch's formulas and additional ones for fused kernels.
 
 On a CPU torch runs an LSTM's layer as one oneDNN kernel and attention as one flash kernel, and its
 `FlopCounterMode` counts nothing for either; on the meta device it counts their products. The
@@ -23,13 +23,13 @@ Shape = Sequence[int]
 
 
 class FlopCounter(UncompiledMode):
-    """Counts as `torch.utils.flop_counter.FlopCounterMode` does, as one number; operators without a
-    formula are decomposed where possible."""
+    """Counts like `torch.utils.flop_counter.FlopCounterMode`, as a single number; operators without
+    a formula are decomposed if possible."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.flops = 0
-        """2 a multiply-add; so far."""
+        """FLOPs so far, 2 per multiply-add."""
         self._formulas = {**_fused_formulas(), **flop_registry}
 
     def __torch_dispatch__(
@@ -54,7 +54,7 @@ class FlopCounter(UncompiledMode):
 
 
 def _fused_formulas() -> dict[Any, Callable[..., int]]:
-    """Formulas by operator, from operands; without operators that this torch lacks."""
+    """Return formulas by operator, given its operands; skips operators that this torch lacks."""
     formulas = {
         "mkldnn_rnn_layer": _lstm_layer,
         "_scaled_dot_product_flash_attention_for_cpu": _attention,
@@ -68,13 +68,13 @@ def _of_tensors(rule: Callable[..., int]) -> Callable[..., int]:
 
 
 def _lstm_layer(given: Shape, into_gates: Shape, back_into_gates: Shape, *_: Any) -> int:
-    """One layer in one direction: input `[length, batch, in]` (or batch first), weights
-    `[gates, in]` and `[gates, hidden]`, each applied at every step of every sequence."""
+    """Return the FLOPs of one layer in one direction: input `[length, batch, in]` (or batch first),
+    weights `[gates, in]` and `[gates, hidden]`, each applied at every step of every sequence."""
     return 2 * math.prod(given[:-1]) * (math.prod(into_gates) + math.prod(back_into_gates))
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any) -> int:
-    """`[batch, heads, length, width]` each; the products with the keys, then with the values."""
+    """Return FLOPs of the products with keys, values: `[batch, heads, length, width]` each."""
     *outer, length, width = query
     keys = key[-2]
     return 2 * math.prod(outer) * length * keys * (width + value[-1])

@@ -12,20 +12,19 @@ from gcsim.traces.models.registry import ModelEntry
 
 
 def heads(output: Any) -> tuple[Tensor, ...]:
-    """The classifiers' logits, the main one first: a tensor, or a tuple where there are several."""
+    """Return the classifiers' logits, the main ones first, from a tensor or a tuple of several."""
     return tuple(output) if isinstance(output, tuple) else (output,)
 
 
 def sample_losses(entry: ModelEntry, output: Any, labels: Tensor) -> Tensor:
-    """Each sample's loss, float32 `[batch]`.
+    """Return each sample's loss, float32 `[batch]`.
 
-    `output` are logits `[batch, classes]` with int64 labels `[batch]`, or
-    `[batch, length, classes]` with labels `[batch, length]`, averaged over the sequence; a model
-    with one output a sequence predicts the last label. Further classifiers of a tuple count
-    `entry.auxiliary_weight` times each (C. Szegedy et al., "Going deeper with convolutions",
-    arXiv:1409.4842, section 5: 0.3). A user's function (`entry.loss`) gets output and labels as
-    they are; its mean over the batch becomes every sample's, by `expand`. Raises `InputError` where
-    it returns anything else.
+    `output` are logits `[batch, classes]` with int64 labels `[batch]`, or `[batch, length,
+    classes]` with labels `[batch, length]`, averaged over the sequence; a model with one output a
+    sequence predicts the last label. Further classifiers of a tuple count `entry.auxiliary_weight`
+    times each (C. Szegedy et al., "Going deeper with convolutions", arXiv:1409.4842, section 5:
+    0.3). A user's function (`entry.loss`) gets output and labels unchanged; a mean over the batch
+    becomes every sample's loss, by `expand`. Raises `InputError` if it returns anything else.
     """
     if entry.loss:
         return _own_losses(entry.loss, output, labels)

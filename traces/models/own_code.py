@@ -1,5 +1,5 @@
-"""The line of a mistake in a user's own model. Exceptions of gcsim's models stay: they are our
-bugs."""
+"""Errors in a user's own model, reported with their line. Exceptions from gcsim's models are passed
+on unchanged: they are our bugs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def refusal(
     model: nn.Module | None = None,
     error: Exception | None = None,
 ) -> InputError:
-    """Error for a model that cannot be trained, with the line that raised `error`, or of its
-    `forward`, or of the function that builds it."""
+    """Return an error for a model that cannot be trained, with the line that raised `error`, or
+    that of its `forward` or of the function that builds it."""
     if error is not None:
         first_line = str(error).strip().split("\n")[0]
         message += f": {type(error).__name__}" + (f": {first_line}" if first_line else "")
@@ -34,7 +34,7 @@ def refusal(
 @contextmanager
 def own_mistakes(entry: ModelEntry, model: nn.Module, doing: str) -> Iterator[None]:
     """Turn exceptions of a user's model while `doing` into an `InputError` with its line, and add
-    lines where missing."""
+    missing lines to others."""
     if not _is_users(entry):
         yield
         return
@@ -59,7 +59,7 @@ def _is_users(entry: ModelEntry) -> bool:
 
 
 def _line(entry: ModelEntry, model: nn.Module | None, error: Exception | None) -> str:
-    """The most exact known line of the user's; "" for a model of gcsim's."""
+    """Return the most exact known line of the user's; "" for gcsim's own models."""
     if entry.build is None or not _is_users(entry):
         return ""
     name, _, attribute = entry.build.partition(":")

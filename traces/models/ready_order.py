@@ -1,10 +1,10 @@
-"""Order in which a model's gradients become ready: autograd's, seen by hooks.
+"""The order in which a model's gradients become ready in autograd, observed by hooks.
 
-Autograd runs backward through the forward pass, the last operation first; gradients of one
-operation (a convolution's weight and bias) have an order of their own. Neither registration nor the
-layers' order tells it: a backward pass does, at no cost on the meta device, in a CPU's order.
-Recurrent layers, which fuse their steps on a real device alone, run on the CPU; on a GPU their
-order may differ, as cuDNN returns all of their gradients at once.
+Autograd goes backward through the forward pass, the last operation first; gradients of one
+operation (a convolution's weight and bias) have a further order. It follows neither from
+registration nor from the layers' order but from a backward pass, which is free on the meta device
+and has a CPU's order. Recurrent layers fuse their steps only on a real device, so they run on the
+CPU; on a GPU their order may differ, as cuDNN returns all of their gradients at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAMPLES = 2
 
 @contextmanager
 def noted_order(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
-    """A list that fills with the numbers of `parameters` as their gradients become ready inside."""
+    """Yield a list that collects the indices of `parameters` as their gradients become ready."""
     order: list[int] = []
 
     def noting(number: int) -> Callable[[Tensor], None]:
@@ -43,14 +43,14 @@ def noted_order(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
 
 
 def whole_order(arrived: Sequence[int], count: int) -> tuple[int, ...]:
-    """Each of `count` parameters once, in the order of its first arrival; those without a gradient
-    behind, the last of them first."""
+    """Return each of `count` parameters once, by first arrival; those without a gradient follow,
+    the last one first."""
     return tuple(dict.fromkeys([*arrived, *reversed(range(count))]))
 
 
 def ready_order(entry: ModelEntry, module: nn.Module) -> tuple[int, ...]:
-    """The order for a model built from `entry` on the meta device, by a pass of two samples. Raises
-    `InputError` when it cannot be built on the CPU, or has no backward pass."""
+    """Return the order for a model built from `entry` on the meta device, by a pass of two samples.
+    Raises `InputError` if it cannot be built on the CPU or has no backward pass."""
     from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
 
     if any(isinstance(layer, torch.nn.RNNBase) for layer in module.modules()):

@@ -1,18 +1,18 @@
-"""Models: the shipped ones by name, a user's own as `package.module:build`.
+"""The models: shipped ones by name, a user's own as `package.module:build`.
 
 `models.csv` has the shipped ones, `transformers.csv` those of 0.1 to 70 B parameters that are known
 by formula only (`transformer.py`), `papers.csv` their citations: plain data, which `gcsim list
 models` reads without torch. `models/building.py` builds an entry's model; `build` names
 a function of `traces/networks/`.
 
-A sample's length determines a language model's FLOPs, so it is the one at which the model is
-commonly trained and its rates are stated: 35 steps for Zaremba's LSTMs, 128 tokens for BERT,
-GPT-2's whole context of 1024. A training step of GPT-2 takes some 10 s a sample on one CPU core;
+A sample's length determines a language model's FLOPs, so it is the length at which the model is
+usually trained and its rates are quoted: 35 steps for Zaremba's LSTMs, 128 tokens for BERT, GPT-2's
+whole context of 1024. A training step of GPT-2 takes some 10 s a sample on one CPU core;
 `gpt2_128`, the same network on 128 tokens, some 1.3 s, for live gradients without a GPU (positions
 from 128 on then have a gradient of zero).
 
-The weight of inner classifiers' losses is 0.3 in GoogLeNet (arXiv:1409.4842, section 5), and 0.4 in
-Inception V3, from the authors' code (tensorflow/models, inception/inception_model.py), as in
+The weight of auxiliary classifiers' losses is 0.3 in GoogLeNet (arXiv:1409.4842, section 5), and
+0.4 in Inception V3, from the authors' code (tensorflow/models, inception/inception_model.py), as in
 tf_cnn_benchmarks (models/model.py); its paper states none.
 """
 
@@ -33,7 +33,7 @@ InputKind = Literal["samples", "tokens"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayer:
-    """A row of a table of layers: one parameter tensor and its arithmetic."""
+    """A row of a table of layers: one parameter tensor and its FLOPs."""
 
     name: Text
     shape: Annotated[tuple[Count, ...], Limits(least=1)]
@@ -48,37 +48,37 @@ class ModelEntry:
     name: str
     title: str
     build: str | None
-    """`package.module:callable`; called without arguments, returns an `nn.Module`. None for a table
-    of layers, whose gradients are synthetic."""
+    """`package.module:callable` that returns an `nn.Module` without arguments. None for a table of
+    layers, whose gradients are synthetic."""
     input_shape: tuple[int, ...]
-    """One sample, without the batch; of tokens: `(length,)`."""
+    """Shape of one sample, without the batch; for tokens: `(length,)`."""
     classes: int
-    """The output is `[batch, classes]`; for tokens their number of kinds, and the output
-    `[batch, length, classes]` or `[batch, classes]`."""
+    """Number of classes: the output is `[batch, classes]`; for tokens the size of the vocabulary,
+    with outputs `[batch, length, classes]` or `[batch, classes]`."""
     parameters: int | None
-    """Number of trained scalar parameters; None for a user's model until it is built."""
+    """Number of trained scalar parameters; None for a user's model that is not built yet."""
     paper: str
     input: InputKind = "samples"
     """samples: float32 `[batch, *input_shape]`; tokens: int64 `[batch, length]` below `classes`."""
     task: str = "textures"
     """Default task; a name of `tasks.TASKS`."""
     auxiliary_weight: float = 0.0
-    """Weight of auxiliary classifiers, where the output in training mode is a tuple: the loss is
-    the first output's, plus this times each other one's."""
+    """Weight of auxiliary classifiers if the output in training mode is a tuple: the loss is the
+    first output's plus this times that of each other."""
     loss: str = ""
-    """`package.module:function` of output and labels: a batch's mean loss, or each sample's,
-    `[batch]`; "": cross-entropy."""
+    """`package.module:function` of output and labels that returns a batch's mean loss or each
+    sample's, `[batch]`; "": cross-entropy."""
     saved: int = 0
-    """Bytes of activations that the backward pass needs of a sample, in float32 (`saved.py`); 0:
+    """Bytes of activations per sample that the backward pass needs, in float32 (`saved.py`); 0:
     unknown, or by formula."""
     table: tuple[TableLayer, ...] = ()
     """Rows of a user's table."""
     transformer: Transformer | None = None
-    """Numbers that make the rows of a table by formula."""
+    """Numbers from which the rows of the table follow by formula."""
 
     @property
     def layers(self) -> tuple[TableLayer, ...]:
-        """Rows of the table in forward order; empty where the model is built."""
+        """Rows of the table in forward order; empty if the model is built."""
         return self.table if self.transformer is None else _by_formula(self.transformer)
 
 
@@ -128,7 +128,7 @@ def _shipped() -> dict[str, ModelEntry]:
 
 
 def at_sequence(entry: ModelEntry, tokens: int) -> ModelEntry:
-    """A model by formula, on samples of `tokens`."""
+    """Return a model by formula with samples of `tokens` tokens."""
     assert entry.transformer is not None
     network = replace(entry.transformer, sequence=tokens)
     return replace(entry, input_shape=(tokens,), transformer=network)
@@ -138,7 +138,7 @@ MODELS = _shipped()
 
 
 def is_shipped(entry: ModelEntry) -> bool:
-    """Whether it is a shipped model, at any sequence length."""
+    """Whether the model is shipped, with any sequence length."""
     known = MODELS.get(entry.name)
     if known is None or known.transformer is None or entry.transformer is None:
         return known is not None and (known.build, known.layers) == (entry.build, entry.layers)
@@ -149,7 +149,7 @@ _TASKS: dict[InputKind, str] = {"samples": "textures", "tokens": "characters"}
 
 
 def shipped_model(name: str) -> ModelEntry:
-    """The entry of a shipped model. Raises `InputError` with a suggestion for another name."""
+    """Return a shipped model's entry. Raises `InputError` with a suggestion if unknown."""
     entry = MODELS.get(name)
     if entry is None:
         hint = f"{did_you_mean(name, MODELS)} Or package.module:build for your own"
@@ -165,8 +165,8 @@ def own_model(
     input_kind: InputKind = "samples",
     auxiliary_weight: float = 0.0,
 ) -> ModelEntry:
-    """An entry for a user's `package.module:build`, without importing it. Raises `InputError` for
-    an impossible sample shape or number of classes."""
+    """Return an entry for a user's `package.module:build`, without importing it. Raises
+    `InputError` for an invalid sample shape or number of classes."""
     problems = []
     if not input_shape or min(input_shape) < 1 or (input_kind == "tokens" and len(input_shape) > 1):
         what = "of one sample" if input_kind == "samples" else "[length] of one sequence"
@@ -203,5 +203,5 @@ def own_model(
 
 
 def trained_on(entry: ModelEntry, task: str | None) -> ModelEntry:
-    """The entry with another task, where one is given."""
+    """Return the entry with another task, if one is given."""
     return entry if task is None else replace(entry, task=task)

@@ -1,8 +1,8 @@
 """Shapes of an operator's outputs on the meta device, without computing them.
 
-torch works out many in Python, by operators that are checked one by one (thirty for a batch
-normalisation), and first loads its compiler: a second, and more than half of the time of
-ResNet-152's passes. Rules for the shipped models' operators are here; torch is asked for all
+torch computes many of them in Python, with operators that are checked one by one (thirty for a
+batch normalisation), and first loads its compiler: this takes a second, more than half of
+ResNet-152's passes. This module has rules for the shipped models' operators; torch handles all
 others.
 """
 
@@ -21,7 +21,7 @@ _broadcast: Callable[..., torch.Size] = torch.broadcast_shapes
 _Rule = Callable[..., Any]
 _NO_REDUCTION = 0
 _WITHOUT_EFFECT = {"alpha", "approximate", "generator"}
-"""Options that change no shape and no type."""
+"""Options that change neither shape nor dtype."""
 
 
 def _itself(first: Tensor, *_: Any) -> Tensor:
@@ -52,7 +52,7 @@ def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 def _cat(parts: Sequence[Tensor], dimension: int = 0) -> Tensor | None:
     if len({part.dim() for part in parts}) > 1:
-        return None  # an empty vector may stand beside others
+        return None  # there may be an empty vector among the others
     shape = list(parts[0].shape)
     shape[dimension] = sum(part.shape[dimension] for part in parts)
     return parts[0].new_empty(shape)
@@ -79,7 +79,7 @@ def _product(_: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _batch_norm(values: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    """Shapes for `[n, channels, ...]`; two statistics of `[channels]`."""
+    """Return shapes for `[n, channels, ...]` and two statistics of `[channels]`."""
     return torch.empty_like(values), *(values.new_empty(values.shape[1]) for _ in range(2))
 
 
@@ -101,7 +101,7 @@ def _layer_norm_backward(
 def _loss(
     logits: Tensor, labels: Tensor, _: Any, reduction: int, *__: Any
 ) -> tuple[Tensor, ...] | None:
-    """Shapes for `[n, classes, ...]` and labels `[n, ...]`, and the weight of all."""
+    """Return shapes for `[n, classes, ...]` and labels `[n, ...]`, and the total weight."""
     if reduction != _NO_REDUCTION:
         return None
     return logits.new_empty(labels.shape), logits.new_empty(())
@@ -146,7 +146,7 @@ _RULES: dict[Any, _Rule] = {
 
 
 def shapes_of(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The results of an operator on the meta device; None where torch must be asked."""
+    """Return an operator's results on the meta device; None if torch must compute them."""
     rule = _RULES.get(func)
     if rule is None or not options.keys() <= _WITHOUT_EFFECT:
         return None
@@ -155,7 +155,7 @@ def shapes_of(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> A
 
 
 class ShapesOnly(UncompiledMode):
-    """Passes on the meta device: shapes and the order of gradients as without it."""
+    """Passes on the meta device, with the same shapes and order of gradients as without it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -1,6 +1,6 @@
-"""A model as a table of layers: a row a parameter tensor, in forward order. Rows whose names share
-a module prefix (`conv1.weight`, `conv1.bias`) make one layer, at the place of the first, with the
-sum of their FLOPs. Any shipped model can be written as such a table, to start from."""
+"""A model as a table of layers: one row per parameter tensor, in forward order. Rows whose names
+share a module prefix (`conv1.weight`, `conv1.bias`) form one layer, at the place of the first, with
+the sum of their FLOPs. Any shipped model can be written as such a table, as a starting point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("name", "shape", "forward_flops")
 
 
 def table_entry(name: str, layers: Iterable[TableLayer]) -> ModelEntry:
-    """The model of a table: it cannot be built, and its input is unknown."""
+    """Return the model of a table: it cannot be built, and its input is unknown."""
     rows = tuple(layers)
     return ModelEntry(
         name=name,
@@ -31,12 +31,12 @@ def table_entry(name: str, layers: Iterable[TableLayer]) -> ModelEntry:
 
 
 def table_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of a table's tensors, in forward order."""
+    """Return names and shapes of a table's tensors, in forward order."""
     return tuple((row.name, row.shape) for row in entry.layers)
 
 
 def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
-    """The facts of a table; `batch`, the samples per worker, is only recorded."""
+    """Return the facts of a table; `batch`, the samples per worker, is only recorded."""
     members: dict[str, list[int]] = {}
     for number, row in enumerate(entry.layers):
         prefix = row.name.rpartition(".")[0] or row.name
@@ -47,7 +47,7 @@ def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
     for prefix, numbers in members.items():
         shape = max((entry.layers[n].shape for n in numbers), key=len)
         flops = sum(entry.layers[n].forward_flops for n in numbers)
-        # A norm puts out as much as the layer in front of it; its shape does not say how much.
+        # a norm has as many outputs as the layer before it, which its shape does not tell
         before = layers[-1].outputs if layers and len(shape) < 2 else 0
         layers.append(
             Layer(
@@ -70,9 +70,9 @@ def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
 def facts_and_parameters(
     entry: ModelEntry, batch: int
 ) -> tuple[ModelFacts, tuple[tuple[str, tuple[int, ...]], ...]]:
-    """Facts, and names and shapes of the trained tensors, of a table or a model, which is built on
-    the meta device, without memory or arithmetic (recurrent layers also on the CPU, for the order
-    of gradients). Raises `InputError` when it cannot be."""
+    """Return facts, and names and shapes of the trained tensors, of a table or a model. A model is
+    built on the meta device, without memory or arithmetic (recurrent layers also on the CPU, for
+    the order of gradients). Raises `InputError` if that is impossible."""
     if entry.layers:
         return table_facts(entry, batch), table_parameters(entry)
     from gcsim.traces.models.building import build_model, trainable
@@ -86,11 +86,11 @@ def facts_and_parameters(
 
 
 def layer_table(entry: ModelEntry) -> tuple[TableLayer, ...]:
-    """The table of a model, a row a trained tensor; a layer's FLOPs are at its first tensor."""
+    """Return the table of a model, one row per trained tensor; a layer's FLOPs are at its first."""
     if entry.layers:
         return entry.layers
     facts, shapes = facts_and_parameters(entry, 1)
-    # In the order of the model's parameters, on which DDP's buckets depend.
+    # in the order of the model's parameters, on which DDP's buckets depend
     rows = [TableLayer(name=name, shape=shape, forward_flops=0) for name, shape in shapes]
     for layer in facts.layers:
         first = layer.parameters[0]
@@ -99,12 +99,12 @@ def layer_table(entry: ModelEntry) -> tuple[TableLayer, ...]:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """The shape as 64x3x11x11."""
+    """Return a shape as text like 64x3x11x11."""
     return "x".join(map(str, shape)) or "1"
 
 
 def table_text(entry: ModelEntry) -> str:
-    """The table as CSV, which a scenario reads with `model: {layers: FILE}`."""
+    """Return the table as CSV, which a scenario reads with `model: {layers: FILE}`."""
     rows = layer_table(entry)
     lines = [
         f"# {entry.title}",

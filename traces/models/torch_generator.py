@@ -1,6 +1,6 @@
-"""Keyed random numbers for layers that use torch's default generator: dropout, and a module's own
-initialisation. Inside `keyed_generator` it starts from a key of the seed and the purpose;
-afterwards it is restored, so that gcsim neither sets nor reads the global state."""
+"""Keyed random numbers for layers that use torch's default generator: dropout, and modules' own
+initialisation. `keyed_generator` seeds it from the seed and the purpose and restores it afterwards,
+so gcsim neither changes nor depends on the global state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def keyed_generator(
     rank: int | None = None,
     device: torch.device | None = None,
 ) -> Iterator[None]:
-    """Key the CPU's default generator, and that of `device` if it is a GPU, inside, by
+    """Key the CPU's default generator inside, and that of `device` if it is a GPU, by
     `gcsim.compressors.random.stream(seed, step, 0, purpose, rank)`."""
     from gcsim.compressors.random import stream
 

@@ -1,8 +1,8 @@
-"""Transformers by formula: tensors, FLOPs and saved activations of a decoder, from a dozen numbers.
+"""Transformers by formula: a decoder's tensors, FLOPs and saved activations, from a dozen numbers.
 
-`transformers.csv` has a line for each model; no weights are built. A network is a root unit
-(embeddings, last norm, output) and equal blocks. Tensors of the experts of a block are one matrix
-each, as transformers 5 stores them.
+`transformers.csv` has a line per model; no weights are built. A network is a root unit (embeddings,
+last norm, output) and equal blocks. The experts of a block share one matrix per tensor, as in
+transformers 5.
 
 FLOPs of a forward pass are 2 per multiply-add of matrix products, 2 N a token for N parameters in
 products, and 4 x sequence x heads x head width a token and block for attention, masked or not: A.
@@ -28,12 +28,12 @@ from typing import Literal
 
 Checkpointing = Literal["none", "selective", "full"]
 Tensor = tuple[str, tuple[int, ...], int, int]
-"""Name, shape, forward FLOPs and outputs a sample of a parameter tensor."""
+"""Name, shape, forward FLOPs and outputs per sample of a parameter tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
-    """Decoder of equal blocks."""
+    """A decoder of equal blocks."""
 
     blocks: int
     width: int
@@ -41,29 +41,29 @@ class Transformer:
     kv_heads: int
     head_width: int
     inner: int
-    """Width of the feed-forward part, of one expert if there are several."""
+    """Width of the feed-forward part, or of one expert if there are several."""
     experts: int
     active: int
-    """Experts that a token passes."""
+    """Number of experts that process a token."""
     vocabulary: int
     sequence: int
-    """Tokens of a sample."""
+    """Tokens per sample."""
     positions: int
-    """Learned positions; 0: none."""
+    """Number of learned positions; 0: none."""
     gated: bool
-    """Gate, up and down projections, separate ones of query, key and value (Llama); else one for
-    the three, and two layers (GPT-2)."""
+    """Gate, up and down projections, with separate query, key and value (Llama); otherwise one
+    projection for the three, and two layers (GPT-2)."""
     layer_norm: bool
-    """Norms with means and biases; else root mean square."""
+    """Norms with means and biases; otherwise RMS norms."""
     bias: bool
     qk_norm: bool
     tied: bool
-    """The output is the embedding."""
+    """Whether the output shares the embedding's weights."""
     dropout: bool
 
     @property
     def _products(self) -> list[tuple[str, int, int, int]]:
-        """Name, rows, columns and experts that a token passes of a block's products, in order."""
+        """Name, rows, columns and number of experts per token of a block's products, in order."""
         query, keys, width, inner = self._query, self._keys, self.width, self.inner
         split = [("attn.q", query), ("attn.k", keys), ("attn.v", keys)]
         into = split if self.gated else [("attn.qkv", query + 2 * keys)]
@@ -85,11 +85,11 @@ class Transformer:
 
     @property
     def _core(self) -> int:
-        """FLOPs of the products with keys and values, of a sample and block."""
+        """FLOPs of the products with keys and values, per sample and block."""
         return 4 * self.sequence**2 * self._query
 
     def tensors(self) -> Iterator[Tensor]:
-        """Tensors in forward order. The FLOPs of attention's core stand at the product in front of
+        """Yield the tensors in forward order. FLOPs of the attention core are at the product before
         it, those of a tied output at the last norm."""
         width, head = self.width, 2 * self.sequence * self.width * self.vocabulary
         stem = "model.layers" if self.gated else "h"
@@ -139,8 +139,8 @@ class Transformer:
             yield f"{name}.bias", (width,), 0, 0
 
     def block_activations(self, checkpointing: Checkpointing, *, flash: bool, nbytes: int) -> int:
-        """Bytes of activations that a block keeps for the backward pass, a sample; `nbytes` an
-        element."""
+        """Return the bytes of activations that a block keeps for the backward pass, per sample;
+        `nbytes` per element."""
         width, query, keys = self.width, self._query, self._keys
         if checkpointing == "full":
             return nbytes * self.sequence * width
@@ -156,8 +156,8 @@ class Transformer:
         return self.sequence * (nbytes * (4 * width + attention + inner) + masks + scores)
 
     def activations(self, checkpointing: Checkpointing, *, flash: bool, nbytes: int) -> int:
-        """Bytes that all blocks, the embedding and the last norm keep of a sample, without the
-        output. Where blocks are computed again, one is whole."""
+        """Return the bytes that all blocks, the embedding and the last norm keep per sample,
+        without the output. If blocks are recomputed, one of them is complete."""
         whole = (
             self.block_activations("none", flash=flash, nbytes=nbytes)
             if checkpointing != "none"
@@ -167,7 +167,7 @@ class Transformer:
         return blocks + whole + 2 * nbytes * self.sequence * self.width
 
     def computed_again(self, checkpointing: Checkpointing, *, flash: bool) -> int:
-        """Forward FLOPs of a sample that the backward pass computes again."""
+        """Return the forward FLOPs per sample that the backward pass recomputes."""
         if checkpointing == "none":
             return 0
         if checkpointing == "full":
@@ -181,7 +181,7 @@ _TRAITS = tuple(field.name for field in fields(Transformer) if field.type == "bo
 
 
 def read_transformers() -> Iterator[tuple[dict[str, str], Transformer]]:
-    """Rows of `transformers.csv`, each with its network."""
+    """Yield the rows of `transformers.csv`, each with its network."""
     path = Path(__file__).with_name("transformers.csv")
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -1,1 +1,1 @@
-"""The shipped models as torch modules, a file a family."""
+"""The shipped models as torch modules, one file per family."""

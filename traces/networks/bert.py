@@ -32,7 +32,7 @@ _EPSILON = 1e-12
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment, normalised."""
+    """Sum of word, position and segment embeddings, normalised."""
 
     def __init__(self, vocabulary: int, positions: int, width: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(_DROPOUT)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`[batch, length]` to `[batch, length, width]`; all of the first segment."""
+        """Embed `[batch, length]` as `[batch, length, width]`; all in the first segment."""
         positions = tokens.new_ones(tokens.shape).cumsum(1) - 1  # [batch, length]: 0, 1, 2, …
         summed = (
             self.word_embeddings(tokens)
@@ -55,7 +55,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Attention of several heads over the whole sequence, without the projection behind it."""
+    """Multi-head attention over the whole sequence, without the output projection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """`[batch, length, width]` to the same."""
+        """Map `[batch, length, width]` to the same shape."""
         query, key, value = (
             layer(states).unflatten(-1, (self._heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
@@ -85,13 +85,13 @@ class Output(nn.Module):
         self.dropout = nn.Dropout(_DROPOUT)
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
-        """`[batch, length, given]` and `[batch, length, width]` to the latter's shape."""
+        """Map `[batch, length, given]` and `[batch, length, width]` to the latter's shape."""
         normalised: Tensor = self.LayerNorm(residual + self.dropout(self.dense(states)))
         return normalised
 
 
 class Block(nn.Module):
-    """Attention, then two layers at each position, four times as wide inside."""
+    """Attention, then a position-wise network of two layers, four times as wide inside."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -102,14 +102,14 @@ class Block(nn.Module):
         self.output = Output(4 * width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """`[batch, length, width]` to the same."""
+        """Map `[batch, length, width]` to the same shape."""
         states = self.attention["output"](self.attention["self"](states), states)
         inner = gelu(self.intermediate["dense"](states))
         return cast(Tensor, self.output(inner, states))
 
 
 class Bert(nn.Module):
-    """Tokens int64 `[batch, length]` to logits `[batch, vocabulary]` of the word behind them."""
+    """Tokens int64 `[batch, length]` to logits `[batch, vocabulary]` of the next word."""
 
     def __init__(
         self, *, width: int, blocks: int, heads: int, vocabulary: int = 30_522, positions: int = 512
@@ -129,7 +129,7 @@ class Bert(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits, as the class says."""
+        """Return the logits."""
         states = self.embeddings(tokens)
         for block in cast(nn.ModuleList, self.encoder["layer"]):
             states = block(states)

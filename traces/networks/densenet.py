@@ -35,7 +35,7 @@ class DenseLayer(nn.Sequential):
 
 
 class DenseBlock(nn.Sequential):
-    """Each layer takes all earlier outputs; the block returns all of them."""
+    """Block in which each layer takes all earlier outputs; it returns all of them."""
 
     def __init__(self, inputs: int, growth: int, layers: int) -> None:
         super().__init__(

@@ -52,7 +52,7 @@ class Widths(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Channels of the four branches together."""
+        """Channels of the four branches in total."""
         return self.one + self.three + self.five + self.pool
 
 
@@ -75,7 +75,7 @@ class Inception(nn.Module):
         )
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Compute the class's formula."""
+        """Run the unit."""
         branches = (self.branch1, self.branch2, self.branch3, self.branch4)
         return torch.cat([branch(maps) for branch in branches], 1)
 
@@ -90,7 +90,7 @@ class InnerClassifier(nn.Module):
         self.fc2 = nn.Linear(1024, 1000)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Compute the class's formula."""
+        """Run the classifier."""
         small = self.conv(adaptive_avg_pool2d(maps, 4)).flatten(1)
         logits: Tensor = self.fc2(dropout(relu(self.fc1(small)), 0.7, self.training))
         return logits
@@ -108,9 +108,9 @@ _BLOCKS = {
     "inception5b": Widths(384, 192, 384, 48, 128, 128),
 }
 _POOLED = {"inception3b": 3, "inception4e": 2}
-"""Blocks with max pooling behind them, and its size."""
+"""Blocks followed by max pooling, and its size."""
 _INNER = {"inception4a": "aux1", "inception4d": "aux2"}
-"""Blocks with a classifier behind them, and its name."""
+"""Blocks followed by an inner classifier, and its name."""
 
 
 class GoogLeNet(nn.Module):

@@ -28,7 +28,7 @@ _DEVIATION = 0.02
 
 
 class Attention(nn.Module):
-    """Masked attention of several heads, `[batch, length, width]` to the same."""
+    """Masked multi-head attention, `[batch, length, width]` to the same shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Each position attends to itself and to those before it."""
+        """Let each position attend to itself and to earlier ones."""
         batch, length, width = states.shape
         split = self.c_attn(states).view(batch, length, 3, self._heads, width // self._heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width/heads]
@@ -60,7 +60,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(OrderedDict(c_fc=c_fc, gelu=gelu, c_proj=c_proj))
 
     def forward(self, states: Tensor) -> Tensor:
-        """`[batch, length, width]` to the same."""
+        """Map `[batch, length, width]` to the same shape."""
         states = states + self.attn(self.ln_1(states))
         added: Tensor = states + self.mlp(self.ln_2(states))
         return added
@@ -91,7 +91,7 @@ class Gpt2(nn.Module):
         self._draw_weights()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits, as the class says."""
+        """Return the logits."""
         positions = tokens.new_ones(tokens.shape).cumsum(1) - 1  # [batch, length]: 0, 1, 2, …
         states = self.wte(tokens) + self.wpe(positions)
         for block in self.h:

@@ -32,14 +32,14 @@ class Unit(NamedTuple):
     stride: int = 1
 
     def built(self, inputs: int) -> ConvUnit:
-        """The unit as a module that takes `inputs` channels."""
+        """Return the unit as a module that takes `inputs` channels."""
         rows, columns = self.kernel
         padding = (rows // 2, columns // 2) if self.stride == 1 else (0, 0)
         return ConvUnit(inputs, self.outputs, self.kernel, stride=self.stride, padding=padding)
 
 
 class Branch(NamedTuple):
-    """Units by name, in sequence, perhaps behind average pooling; the last ones side by side."""
+    """Units by name, in sequence, perhaps after average pooling; the last ones in parallel."""
 
     units: dict[str, Unit]
     side_by_side: int
@@ -47,7 +47,7 @@ class Branch(NamedTuple):
 
 
 def _branch(name: str, *units: Unit, side_by_side: int = 1, pooled: bool = False) -> Branch:
-    """Several units are numbered, those side by side (a, b) with one number."""
+    """Number the units if there are several; parallel ones (a, b) share a number."""
     before = len(units) - side_by_side
     last = f"{name}_{before + 1}" if before else name
     names = [f"{name}_{number}" for number in range(1, before + 1)]
@@ -113,11 +113,11 @@ _BLOCKS = {
     "Mixed_7c": _FIGURE7,
 }
 _CLASSIFIED = "Mixed_6e"
-"""The block in front of the inner classifier."""
+"""The block before the inner classifier."""
 
 
 class Mixed(nn.Module):
-    """Branches side by side; where they halve the maps, with max pooling as one more."""
+    """Parallel branches; if they halve the maps, max pooling is one more."""
 
     def __init__(self, inputs: int, branches: tuple[Branch, ...]) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class InnerClassifier(nn.Module):
         self.fc = nn.Linear(768, 1000)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Compute the class's formula."""
+        """Run the classifier."""
         small = self.conv1(self.conv0(avg_pool2d(maps, 5, stride=3)))  # [batch, 768, 1, 1]
         logits: Tensor = self.fc(small.flatten(1))
         return logits

@@ -1,4 +1,4 @@
-"""Recurrent language models of two or three layers of LSTM; imports torch.
+"""Recurrent language models with two or three LSTM layers; imports torch.
 
 An embedding, stacked LSTMs, and a linear layer over the vocabulary. Dropout applies from layer to
 layer, not from step to step. Sequences start from a state of zeros, and no state passes to the next
@@ -37,7 +37,7 @@ class LstmLanguageModel(nn.Module):
             self.decoder.weight = self.encoder.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits, as the class says."""
+        """Return the logits."""
         states, _ = self.rnn(self.drop(self.encoder(tokens)))  # [batch, length, width]
         logits: Tensor = self.decoder(self.drop(states))
         return logits

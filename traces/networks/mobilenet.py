@@ -34,7 +34,7 @@ def _unit(inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: in
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution, linear projection; added to its input where it fits."""
+    """Expansion, depthwise convolution, linear projection; plus its input if shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()

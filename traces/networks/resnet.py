@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Compute the class's formula."""
+        """Run the block."""
         inner = self.bn2(self.conv2(relu(self.bn1(self.conv1(maps)))))
         # Called last, as in torchvision: its gradients are ready first.
         carried = maps if self.downsample is None else self.downsample(maps)
@@ -60,7 +60,7 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Compute the class's formula."""
+        """Run the block."""
         inner = relu(self.bn1(self.conv1(maps)))
         inner = self.bn3(self.conv3(relu(self.bn2(self.conv2(inner)))))
         carried = maps if self.downsample is None else self.downsample(maps)
@@ -68,7 +68,7 @@ class Bottleneck(nn.Module):
 
 
 class ZeroPadded(nn.Module):
-    """The parameter-free shortcut: every second pixel, and channels of zeros around."""
+    """Shortcut without parameters: every second pixel, with channels of zeros on both sides."""
 
     def __init__(self, added: int, stride: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class ResNet(nn.Sequential):
 
 
 def _imagenet(block: Block, counts: tuple[int, ...], *, classes: int, small: bool) -> nn.Module:
-    """`counts` blocks a stage; `small` images (32 x 32) keep their size before the stages."""
+    """Build `counts` blocks per stage; `small` images (32 x 32) keep their size before them."""
     if small:
         stem = [("conv1", nn.Conv2d(3, 64, 3, padding=1, bias=False))]
     else:
@@ -118,7 +118,7 @@ def _imagenet(block: Block, counts: tuple[int, ...], *, classes: int, small: boo
 
 
 def _cifar(layers: int) -> nn.Module:
-    """Three stages of (layers - 2) / 6 blocks."""
+    """Build three stages of (layers - 2) / 6 blocks."""
     blocks = (layers - 2) // 6
     parts: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(3, 16, 3, padding=1, bias=False)),

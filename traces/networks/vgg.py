@@ -30,7 +30,7 @@ _A = ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2)
 _D = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
 _E = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
 Stages = tuple[tuple[int, ...], ...]
-"""Channels of the 3 x 3 convolutions; max pooling halves the maps behind each stage."""
+"""Channels of the 3 x 3 convolutions; max pooling halves the maps after each stage."""
 
 
 def _convolutions(

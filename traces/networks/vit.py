@@ -27,20 +27,20 @@ _EPSILON = 1e-6
 
 
 class PatchEmbedding(nn.Module):
-    """Images `[batch, 3, height, width]` to a vector a patch, `[batch, patches, width]`."""
+    """Images `[batch, 3, height, width]` to one vector per patch, `[batch, patches, width]`."""
 
     def __init__(self, patch: int, width: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(3, width, patch, stride=patch)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Row by row."""
+        """Embed patches row by row."""
         patches: Tensor = self.proj(images)
         return patches.flatten(2).transpose(1, 2)
 
 
 class Attention(nn.Module):
-    """Attention of several heads, `[batch, length, width]` to the same."""
+    """Multi-head attention, `[batch, length, width]` to the same shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Each position attends to all."""
+        """Let each position attend to all."""
         split = self.qkv(states).unflatten(-1, (3, self._heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width/heads]
         mixed = scaled_dot_product_attention(query, key, value)
@@ -70,7 +70,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(OrderedDict(fc1=fc1, act=nn.GELU(), fc2=fc2))
 
     def forward(self, states: Tensor) -> Tensor:
-        """`[batch, length, width]` to the same."""
+        """Map `[batch, length, width]` to the same shape."""
         states = states + self.attn(self.norm1(states))
         added: Tensor = states + self.mlp(self.norm2(states))
         return added
@@ -92,7 +92,7 @@ class VisionTransformer(nn.Module):
         self._draw_weights()
 
     def forward(self, images: Tensor) -> Tensor:
-        """The class token's state behind the last block, classified."""
+        """Classify the class token's state after the last block."""
         patches = self.patch_embed(images)
         token = self.cls_token.expand(len(patches), -1, -1)
         states = self.blocks(torch.cat([token, patches], 1) + self.pos_embed)

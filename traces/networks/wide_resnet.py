@@ -29,7 +29,7 @@ class WideBlock(nn.Module):
         )
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Compute the class's formula."""
+        """Run the block."""
         given = relu(self.bn1(maps))
         inner: Tensor = self.conv2(relu(self.bn2(self.conv1(given))))
         carried = maps if self.shortcut is None else self.shortcut(given)

@@ -1,1 +1,1 @@
-"""Recording of gradients, of a shipped model or in a user's own loop."""
+"""Recording of gradients: of a shipped model, or in a user's own loop."""

@@ -1,14 +1,14 @@
-"""Copies of each worker's own gradient, from a loop that is not written for it.
+"""Copies of each worker's own gradient, taken from an ordinary training loop.
 
-A hook of every parameter copies its gradient to the CPU when autograd has accumulated it: before
-clipping, scaling or DistributedDataParallel's averaging, so that each rank's own is copied. On a
-GPU the copy joins the computing stream, into pinned memory, and the host waits once, at the end of
-the iteration.
+A hook on every parameter copies its gradient to the CPU as soon as autograd has accumulated it:
+before clipping, scaling or DistributedDataParallel's averaging, so it is each rank's own. On a GPU
+the copy goes to pinned memory in the computing stream, and the host waits once, at the end of the
+iteration.
 
-Several backward passes of an iteration are one worker's micro-batches, whose sum is kept, or those
-of N virtual workers, a pass each; then the gradient is taken before it is added into the parameter.
-Hooks raise nothing, since that would surface in the user's `backward()`: faults are kept for the
-end of the iteration.
+Several backward passes in an iteration are one worker's micro-batches, whose sum is kept, or N
+virtual workers, one pass each; then the gradient is copied before it is added to the parameter's.
+Hooks do not raise, as errors would surface in the user's `backward()`: they are reported at the end
+of the iteration.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gcsim.compressors.streams import landed, landing
 from gcsim.errors import Problem
 
 _NAMED = 4
-"""Parameters that a message names."""
+"""Number of parameters that a message names."""
 
 
 class GradientCapture:
     """Copies the gradients of `parameters` between `start` and `stop`. `workers` are virtual;
-    `allow_unused` makes zeros of a gradient that never arrives."""
+    `allow_unused` stores zeros for a gradient that never arrives."""
 
     def __init__(
         self, parameters: Sequence[tuple[str, nn.Parameter]], *, workers: int, allow_unused: bool
@@ -37,14 +37,14 @@ class GradientCapture:
         self._held: list[list[Tensor]] = []
         self._counts = [0] * len(self._parameters)
         self.arrived: dict[int, None] = {}
-        """Numbers of the parameters in the order of their very first gradients."""
+        """Indices of the parameters in the order of their very first gradients."""
         self._handles: list[Any] = []
         self._faults: dict[str, Problem] = {}
         self.on_first: Callable[[], None] = lambda: None
         """Called when the first gradient of an iteration arrives."""
 
     def start(self) -> None:
-        """Attach the hooks; allocate the copies' memory once."""
+        """Attach the hooks and allocate memory for the copies."""
         self._held = [
             [landing(parameter.shape, parameter.device) for _, parameter in self._parameters]
             for _ in range(self._workers)
@@ -66,11 +66,11 @@ class GradientCapture:
 
     @property
     def passes(self) -> int:
-        """Backward passes of this iteration so far."""
+        """Number of backward passes in this iteration so far."""
         return max(self._counts)
 
     def problems(self) -> list[Problem]:
-        """Faults of the iteration that ends here."""
+        """Return the faults of the iteration that ends now."""
         if self._faults:
             return list(self._faults.values())
         passes = self.passes
@@ -114,7 +114,7 @@ class GradientCapture:
         ]
 
     def gradients(self) -> list[tuple[Tensor, ...]]:
-        """Copies by worker, by parameter; the next iteration overwrites them."""
+        """Return the copies by worker, then parameter; the next iteration overwrites them."""
         for device in {parameter.device for _, parameter in self._parameters}:
             landed(device)
         if self._allow_unused:
@@ -125,7 +125,7 @@ class GradientCapture:
         return [tuple(held) for held in self._held]
 
     def clear(self) -> None:
-        """Begin an iteration."""
+        """Start a new iteration."""
         self._counts = [0] * len(self._parameters)
         self._faults.clear()
 
@@ -142,9 +142,9 @@ class GradientCapture:
 
     def _own(self, number: int) -> Callable[[Tensor], None]:
         def hook(gradient: Tensor) -> None:
-            # Also called where the gradient goes elsewhere (autograd.grad): it counts only when it
-            # arrives, and the next one takes its place until then.
-            if self._counts[number] < self._workers:  # too many are told at the end
+            # Also called if the gradient goes elsewhere (autograd.grad): it counts only when it
+            # arrives, and until then the next one replaces it.
+            if self._counts[number] < self._workers:  # too many are reported at the end
                 self._take(number, self._counts[number], gradient)
 
         return hook

@@ -1,12 +1,12 @@
 """Times of the passes and gradients in a user's training loop.
 
-Hooks record instants only: around the model's forward, after each parameter's gradient is
-accumulated, around each step of a torch optimiser. On a CPU an instant is the host's clock; on a
-GPU an event on the computing stream (`compressors/streams.py`).
+Hooks only record instants: around the model's forward, after each parameter's gradient is
+accumulated, and around each step of a torch optimiser. On a CPU an instant is a host time, on a GPU
+an event in the computing stream (`compressors/streams.py`).
 
-The backward pass begins where the model's forward ends: it includes the loss. Of several
-micro-batches the last is timed. Where ranks exchange gradients, the wait between the last gradient
-and the optimiser is left out: gcsim simulates it.
+The backward pass starts at the end of the model's forward, so it includes the loss. Of several
+micro-batches the last is timed. If ranks exchange gradients, the wait between the last gradient and
+the optimiser is left out, since gcsim simulates it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gcsim.traces.profile import PassTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnePass:
-    """One micro-batch and the optimiser's step, in seconds."""
+    """Times of one micro-batch and the optimiser's step, in seconds."""
 
     forward: float
     ready: tuple[float, ...]
-    """Seconds by parameter, from the end of the forward pass."""
+    """Seconds from the end of the forward pass, by parameter."""
     backward: float
-    """From there to the end of the optimiser's step, or to the last gradient without one."""
+    """From there to the end of the optimiser's step; without one, to the last gradient."""
 
 
 def can_be_timed(parameters: Sequence[tuple[str, nn.Parameter]]) -> bool:
@@ -41,7 +41,7 @@ def can_be_timed(parameters: Sequence[tuple[str, nn.Parameter]]) -> bool:
 
 class PassClock:
     """Times `model`'s passes between `start` and `stop`; `turn` ends an iteration. `parameters` are
-    its trained ones, in order; see `can_be_timed`."""
+    the trained ones, in order; see `can_be_timed`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PassClock:
         self._model = model
         self._parameters = [parameter for _, parameter in parameters]
         self._exchanges = exchanges
-        """Whether the end of the backward pass is a wait for other ranks."""
+        """Whether the backward pass ends with waiting for other ranks."""
         self._now = clock_of(self._parameters[0].device)
         self._handles: list[Any] = []
         self._clear()
@@ -86,7 +86,7 @@ class PassClock:
         self._clear()
 
     def turn(self) -> OnePass | None:
-        """The iteration that ends here; None when a part of it was missed."""
+        """Return the times of the iteration that ends now; None if a part of it was missed."""
         begin, turned, ready, steps = self._begin, self._turned, self._ready, self._optimizers
         self._clear()
         if begin is None or turned is None or len(ready) < len(self._parameters):
@@ -129,7 +129,7 @@ class PassClock:
 
 
 def median_pass(passes: Sequence[OnePass], device: torch.device, ranks: int = 1) -> PassTimes:
-    """The median of one or more passes, time by time."""
+    """Return the median of one or more passes, separately for each time."""
     ready = tuple(
         statistics.median(one.ready[number] for one in passes)
         for number in range(len(passes[0].ready))

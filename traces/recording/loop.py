@@ -1,13 +1,13 @@
-"""Each iteration of a recorded loop, and its end, in one process or on all ranks.
+"""Recording of a user's loop: each iteration and the end, in one process or on all ranks.
 
-Hooks fill a `GradientCapture` while the user's loop runs; `step` stores it and decides, with all
-ranks together, how to continue: gradients first, then times, then the trace is finished. Second
-moments come from the closed forms of `second_moments`, by hooks during the user's own passes; a
-parameter without one would need further backward passes, and is refused by name.
+Hooks fill a `GradientCapture` while the user's loop runs; `step` stores it and all ranks decide
+together how to continue: first gradients, then times, then the trace is finished. Second moments
+come from the closed forms of `second_moments`, by hooks during the user's own passes; a parameter
+without one would need further backward passes, so it is refused by name.
 
-Rank 0 makes the trace. Every rank that can see its temporary folder writes to it; others (without a
-shared file system) send their gradients to rank 0. Every decision that could differ (a NaN on one
-rank) is taken together, so that no rank waits for one that left.
+Rank 0 creates the trace. Ranks that can see its temporary folder write to it; others (without a
+shared file system) send their gradients to rank 0. Ranks agree on every decision that could differ
+(a NaN on one rank), so that none waits for a rank that has left.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from gcsim.traces.storage.writing import TraceWriter
 
 
 class Recording:
-    """A recording under way; see `record`."""
+    """A recording in progress; see `record`."""
 
     def __init__(self, model: nn.Module, folder: Path, wanted: Wanted, scaler: Any) -> None:
         self.folder = folder
         self.iterations = 0
-        """Whole iterations recorded so far."""
+        """Complete iterations recorded so far."""
         self.done = False
         """Whether the trace is complete."""
         self._before = wanted.start
-        """Steps of the training that are still to pass unrecorded."""
+        """Number of training steps still to skip before recording."""
         self._called = model
         self._wanted = wanted
         self._scaler = scaler
         self._scale = 1.0
         self._spent = 0.0
-        """Seconds of this process beside the training, without the hooks' copies."""
+        """Seconds that recording took in this process, without the hooks' copies."""
         self._losses: list[float | None] = []
         self._passes: list[OnePass] = []
         self._micro_batches = 1
@@ -82,7 +82,7 @@ class Recording:
         self._first = FirstBatch(self._called)
         self._open()
         try:
-            if wanted.second_moments:  # refuses a model now, and not after the first steps
+            if wanted.second_moments:  # refuse the model now, not after the first steps
                 self._moments = _LoopMoments(self._model)
             if self._before:
                 self._release_moments()
@@ -121,7 +121,7 @@ class Recording:
             self._close()
 
     def _refuse(self) -> None:
-        """Refuse settings that are wrong before the first iteration."""
+        """Raise `InputError` for wrong settings before the first iteration."""
         wanted, many = self._wanted, self._ranks.count > 1
         checks = (
             (wanted.iterations < 1, "iterations", "must be at least 1", ""),
@@ -157,7 +157,7 @@ class Recording:
             raise InputError(problems)
 
     def _open(self) -> None:
-        """Rank 0 makes the temporary folder; the others join it where they can see it."""
+        """Create the temporary folder on rank 0; other ranks join it if they can see it."""
         temporary = None
         with self._ranks.together():
             if self._ranks.rank == 0:
@@ -184,7 +184,7 @@ class Recording:
     # --- iterations -----------------------------------------------------------------------------
 
     def step(self, loss: Tensor | float | None = None) -> bool:
-        """End an iteration; True when enough is recorded. `loss` is recorded where given. Under
+        """End an iteration; return True when enough is recorded. `loss` is recorded if given. Under
         `torch.distributed` every rank must call it."""
         if self.done:
             return True
@@ -213,7 +213,7 @@ class Recording:
             self._scale = float(self._scaler.get_scale())
 
     def _take(self, loss: Tensor | float | None) -> None:
-        """Store the gradients of the iteration that ends."""
+        """Store the gradients of the iteration that ends now."""
         problems = self._capture.problems()
         skip = False
         noted: float | None = None
@@ -248,7 +248,7 @@ class Recording:
             self._moments.clear()
 
     def _begin(self) -> None:
-        """At the end of the first iteration, settle what is recorded and how much of it fits."""
+        """Determine, after the first iteration, what is recorded and how many iterations fit."""
         self._facts = self._first.facts(self._model, self._wanted.name, self._wanted.batch_size)
         self._writer.begin(self._facts, [(n, tuple(p.shape)) for n, p in self._parameters])
         if self._ranks.rank == 0:
@@ -264,7 +264,7 @@ class Recording:
         return self._ranks.count * self._wanted.workers
 
     def _unscale(self, gradients: Sequence[Sequence[Tensor]]) -> bool:
-        """Divide by the scaler's scale; True when the scaled gradients have overflowed."""
+        """Divide by the scaler's scale; return True if the scaled gradients have overflowed."""
         for of_worker in gradients:
             for gradient in of_worker:
                 if not bool(torch.isfinite(gradient).all()):
@@ -280,7 +280,7 @@ class Recording:
     def _store(
         self, gradients: Sequence[tuple[Tensor, ...]], moments: tuple[Tensor, ...] | None
     ) -> None:
-        """Write this process's files, unless rank 0 must."""
+        """Write this process's files, unless rank 0 has to."""
         if self._ranks.rank in self._absent:
             return
         for number, of_worker in enumerate(gradients):
@@ -302,7 +302,7 @@ class Recording:
     def _send(
         self, gradients: Sequence[tuple[Tensor, ...]], moments: tuple[Tensor, ...] | None
     ) -> None:
-        """From ranks that do not see the folder to rank 0, which writes."""
+        """Send gradients from ranks that cannot see the folder to rank 0, which writes them."""
         if not self._absent:
             return
         count = len(self._parameters)
@@ -326,7 +326,7 @@ class Recording:
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish_early(self) -> None:
-        """Finish where the loop ended by itself."""
+        """Finish after the loop has ended early."""
         if self._before:
             raise InputError(
                 f"the loop ended after {self._wanted.start - self._before} steps, and recording "
@@ -363,7 +363,7 @@ class Recording:
             sys.stderr.write(text + "\n")
 
     def _merge(self, shares: Sequence[Share]) -> None:
-        """Rank 0 makes one trace of all ranks' parts."""
+        """Merge all ranks' parts to one trace, on rank 0."""
         assert self._facts is not None
         for other in shares[1:]:
             self._writer.adopt(other.written)
@@ -388,19 +388,19 @@ class Recording:
 
 
 class _LoopMoments:
-    """Second moments of each iteration's one backward pass, from now until `release`."""
+    """Second moments of the single backward pass of each iteration, until `release`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._watched = SecondMoments(model)
         self._watched.watch()
         self._watched.follow()
         self.costs: dict[int, Costs] = {}
-        """Kernels that made one mini-batch's second moments, by parameter."""
+        """Kernels that compute one mini-batch's second moments, by parameter."""
 
     def take(self, gradients: Sequence[Tensor], scale: float, *, check: bool) -> tuple[Tensor, ...]:
         """Take the second moments of the iteration that ends: by parameter, float32 on the CPU, in
-        its shape. `gradients` are the same batch's, over `scale`. Raises `InputError` when a
-        parameter has no closed form, or with `check` is used outside its layer."""
+        its shape. `gradients` are those of the batch, divided by `scale`. Raises `InputError` if a
+        parameter has no closed form or, with `check`, is used outside its layer."""
         found = self._watched.followed(
             gradients, scale, segment=None if self.costs else meter.segment, check=check
         )
@@ -408,11 +408,11 @@ class _LoopMoments:
         return tuple((value / scale**2).float().cpu() for value in found.values)
 
     def clear(self) -> None:
-        """Begin an iteration."""
+        """Start a new iteration."""
         self._watched.follow()
 
     def release(self) -> None:
-        """Remove the hooks and drop their content."""
+        """Remove the hooks and drop what they recorded."""
         self._watched.release()
 
 
@@ -420,14 +420,14 @@ _TOKEN = ".shared"  # noqa: S105 - a file's name
 
 
 class _Ranks:
-    """The processes that record together: this one alone, or a `torch.distributed` group's."""
+    """The processes that record together: this one, or those of a `torch.distributed` group."""
 
     rank, count = 0, 1
     _group = _dist = _device = cast(Any, None)
 
     @classmethod
     def of(cls, model: nn.Module) -> _Ranks:
-        """The group that `model` exchanges gradients in; alone where there is none."""
+        """Return the group in which `model` exchanges gradients, or else this process alone."""
         import torch.distributed as dist
 
         own = cls()
@@ -444,14 +444,14 @@ class _Ranks:
         return rank if self._group is None else self._dist.get_global_rank(self._group, rank)
 
     def share(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
         box, to = [value], self._group
         if self.count > 1:
             self._dist.broadcast_object_list(box, self._global(0), to, device=self._device)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, on every rank."""
+        """Return all ranks' values on every rank."""
         found = [value] * self.count
         if self.count > 1:
             self._dist.all_gather_object(found, value, group=self._group)
@@ -459,7 +459,7 @@ class _Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Raise an `InputError` of rank 0's inside on all ranks."""
+        """Raise an `InputError` of rank 0 on all ranks."""
         problems: tuple[Problem, ...] = ()
         try:
             yield
@@ -469,7 +469,7 @@ class _Ranks:
             raise InputError(told)
 
     def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
-        """On rank 0 the tensors of the ranks in `absent`, all equally many and large."""
+        """Return on rank 0 the tensors of the ranks in `absent`; numbers and sizes are equal."""
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         device = self._device or torch.device("cpu")
         if self.rank in absent:
@@ -487,7 +487,7 @@ class _Ranks:
 def _exchanged_buckets(
     model: nn.Module, names: Sequence[str]
 ) -> tuple[tuple[str, ...], ...] | None:
-    """DDP's buckets as it rebuilt them, by parameter; None where there are none."""
+    """Return DDP's buckets after its rebuild, as parameter names; None if there are none."""
     if not _is_ddp(model):
         return None
     try:
@@ -497,7 +497,7 @@ def _exchanged_buckets(
             tuple(names[int(number)] for number in bucket.split()) for bucket in text.split(",")
         )
     except (AttributeError, KeyError, ValueError, IndexError, RuntimeError):
-        return None  # it keeps that to itself in this version of torch, or did not rebuild them
+        return None  # this version of torch does not tell, or DDP did not rebuild them
     return found if sorted(sum(found, ())) == sorted(names) else None
 
 
@@ -508,7 +508,7 @@ def _is_ddp(model: nn.Module) -> bool:
 
 
 class _SharedFolder:
-    """Ranks that can see rank 0's folder."""
+    """The ranks that can see rank 0's folder."""
 
     def __init__(self, ranks: _Ranks, folder: Path | None) -> None:
         word = secrets.token_hex(16)

@@ -1,5 +1,5 @@
-"""Makes the shipped traces: `python -m gcsim.traces.recording.make_shipped FOLDER`. On one thread
-equal seeds give equal files on one kind of processor with the same versions (in the manifests)."""
+"""Script that makes the shipped traces: `python -m gcsim.traces.recording.make_shipped FOLDER`. On
+one thread of the same processor, with the manifests' versions, equal seeds give equal files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RECIPES = {
     "vgg_narrow_cifar10": (0.1, {"early": 20, "middle": 300, "late": 1500}),
     "resnet20_cifar10": (0.02, {"early": 20, "middle": 200, "late": 1000}),
 }
-"""Learning rate, and steps of training before a recording, by model."""
+"""Learning rate, and steps of training before each recording, by model."""
 
 
 def make(folder: Path) -> None:
-    """Record all of them, a folder each in `folder`; some five minutes. Raises `InputError` where
-    one exists."""
+    """Record all of them in subfolders of `folder`; takes about five minutes. Raises `InputError`
+    if one exists."""
     torch.set_num_threads(1)
     for model, (learning_rate, stages) in RECIPES.items():
         for stage, steps in stages.items():

@@ -1,8 +1,8 @@
-"""The model that a user's loop trains, as the simulator needs it.
+"""Facts about the model in a user's loop that the simulator needs.
 
 A trace is replayed without the user's code, so layers, parameters and FLOPs are counted after the
-first iteration, on the real module with the arguments of its first forward pass: one more forward
-pass, without gradients, after which buffers and random numbers are as before.
+first iteration, on the real module with the arguments of its first forward pass. This takes one
+more forward pass, without gradients; buffers and random numbers are restored after it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine", "ShardedDataP
 
 
 def seen_model(model: nn.Module) -> nn.Module:
-    """The module that owns the parameters, inside wrappers that exchange or compile. Raises
-    `InputError` for anything but a module, or one with parts of its parameters on other ranks."""
+    """Return the module that owns the parameters, inside wrappers for exchange or compilation.
+    Raises `InputError` for anything but a module, or for sharded parameters."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"record() takes a torch.nn.Module, not {type(model).__name__}",
@@ -49,7 +49,7 @@ def seen_model(model: nn.Module) -> nn.Module:
 
 
 class FirstBatch:
-    """Keeps the arguments of the first forward pass until `facts` or `release`."""
+    """Keeps the arguments of the first forward pass, until `facts` or `release`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -71,9 +71,9 @@ class FirstBatch:
             self._given = (args, kwargs)
 
     def facts(self, module: nn.Module, name: str | None, batch_size: int | None) -> ModelFacts:
-        """Facts about `module`, the model without its wrappers; releases the batch. Where the
-        forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises `InputError` when
-        no tensor was passed, or none of the batch's size."""
+        """Return facts about `module`, the model without its wrappers; releases the batch. If the
+        forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises `InputError` if
+        no tensor was passed, or none has the batch size."""
         if self._given is None:
             message = "backward() was called, but the model's forward was not"
             raise InputError(message, place="model", hint="pass the module that the loop calls")
@@ -115,7 +115,7 @@ class FirstBatch:
 
 
 def _without_flops(name: str, module: nn.Module, batch: int, tokens: int) -> ModelFacts:
-    """Layers in the order of registration."""
+    """Return facts without FLOPs, with layers in the order of registration."""
     numbers = {id(p): i for i, (_, p) in enumerate(trainable(module))}
     layers = []
     for prefix, child in module.named_modules():
@@ -135,7 +135,7 @@ def _without_flops(name: str, module: nn.Module, batch: int, tokens: int) -> Mod
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """All tensors in nested arguments."""
+    """Yield all tensors in nested arguments."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, dict):

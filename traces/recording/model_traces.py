@@ -1,4 +1,4 @@
-"""Traces of a model's gradients, from its name: build, warm up, take, store."""
+"""Traces of a model's gradients, given its name: build, warm up, compute, store."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gcsim.traces.tasks.registry import described, make_task
 from gcsim.traces.timing.allocator import keep_freed_memory
 
 _TIMED = 5
-"""Iterations that are timed, after an untimed one."""
+"""Number of timed iterations, after an untimed one."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with a description, the steps done, and all steps."""
+"""Called with a description, the number of steps done, and their total."""
 
 
 def record_live(
@@ -50,12 +50,12 @@ def record_live(
     """Train `model` on its task and store its workers' gradients in `folder`, or keep them in
     `held`, on the device.
 
-    A step of the progress is one warm-up step or one worker's gradients. `max_bytes` bounds the
-    trace's files: as many whole iterations are kept as fit, and the last report of the progress
-    says how many. With `times`, further iterations are timed on this machine, without the first.
-    Raises `InputError` when the model cannot be trained, training diverges, the folder exists, the
-    disk cannot hold the trace, or not one iteration fits. Nothing is left behind then, nor on an
-    interrupt.
+    A step of the progress is one warm-up step or one worker's gradients. `max_bytes` limits the
+    trace's files: as many whole iterations are kept as fit, and the last progress report says how
+    many. With `times`, further iterations are timed on this machine, except the first. Raises
+    `InputError` if the model cannot be trained, training diverges, the folder exists, the disk has
+    no room for the trace, or not even one iteration fits. Then, or on an interrupt, nothing is left
+    behind.
     """
     keep_freed_memory()
     place = pick_device(device)
@@ -123,7 +123,7 @@ def record_live(
 
 
 def _timed(trainer: LiveTrainer, network: nn.Module) -> PassTimes | None:
-    """Forward and backward of iterations in which nothing is stored."""
+    """Time forward and backward of iterations that store nothing."""
     parameters = trainable(network)
     clock = PassClock(network, parameters)
     clock.start()

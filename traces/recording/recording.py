@@ -9,11 +9,11 @@
             if recording.step(loss):
                 break
 
-First `iterations` iterations give their gradients, then `timed` more, without copies, the times of
-forward, backward and each gradient. Hooks only read: the model trains as without, and none is left
-behind. Under `torch.distributed` every rank runs the same lines and is one worker of the trace,
-with its gradient from before the averaging; otherwise the process is the worker, or, with
-`workers=N`, each of the N backward passes between two optimiser steps, which see the same weights
+The first `iterations` iterations record gradients; `timed` more record, without copies, the times
+of forward, backward and each gradient. Hooks only read, so training is not affected, and they are
+removed at the end. Under `torch.distributed` every rank runs the same lines and is one worker of
+the trace, with its gradient before averaging; otherwise the process is the worker or, with
+`workers=N`, each of the N backward passes between two optimiser steps, which have the same weights
 and other data.
 """
 
@@ -50,8 +50,8 @@ def record(
     """Record the gradients of `model`'s own training loop in `folder`, a new folder.
 
     Use it as a context around the loop and call `step` at the end of each iteration; it returns
-    True when enough is recorded. The trace is complete then, or, with fewer iterations, when the
-    context ends.
+    True when enough is recorded. The trace is then complete; with fewer iterations it is completed
+    when the context ends.
 
     Parameters
     ----------
@@ -60,40 +60,40 @@ def record(
     batch_size
         Samples of one forward pass; by default the first size of its first tensor.
     start
-        Steps of the loop that pass before the first recorded one, without hooks or copies. The
-        gradients of a trained model compress otherwise than those of a fresh one. A step is a call
-        of `step`, from where the context begins: a loop that goes on from a checkpoint counts
-        afresh. Iterations that a `scaler` leaves out count too.
+        Steps of the loop to skip before the first recorded one, without hooks or copies. The
+        gradients of a trained model compress differently from a new one's. A step is a call
+        of `step` inside the context: a loop that continues from a checkpoint starts to count
+        anew. Iterations that a `scaler` skips count too.
     iterations, timed
-        How many iterations give gradients, and how many after them times.
+        How many iterations record gradients, and how many after them record times.
     workers
         Virtual workers: backward passes between two steps of the optimiser. With 1, several
         passes are micro-batches, and the sum of their gradients is kept.
     name
-        Of the model, in reports; default: the name of its class.
+        The model's name in reports; default: the name of its class.
     dtype
-        Of what is stored; gradients below 6e-8 are lost in float16, and how many is noted.
+        Format on disk; float16 loses gradients below 6e-8, and their number is noted.
     second_moments
         Also store sum_z (g_z / B)^2 over the samples, for the variance-based compressor. Every
-        parameter must be of a layer with a closed form, called once in a forward pass.
+        parameter must belong to a layer with a closed form that is called once per forward pass.
     max_size
         E.g. "2 GiB": as many whole iterations are kept as fit.
     scaler
         The loop's `torch.amp.GradScaler`: gradients are divided by its scale, and iterations that
-        overflow are left out, as it leaves out the optimiser's step.
+        overflow are skipped, as it skips the optimiser's step.
     allow_unused
         Store zeros for a parameter whose gradient does not arrive, instead of refusing.
     keep_partial
-        Keep the whole iterations so far when the loop is interrupted or fails; else nothing is.
+        Keep the complete iterations if the loop is interrupted or fails; else nothing is kept.
     distributed
-        False: this process records alone although `torch.distributed` is initialised.
+        False: this process records alone even if `torch.distributed` is initialised.
     quiet
         Print nothing.
 
     Raises
     ------
     InputError
-        Of the context, its end or `step`, with place and way out: the folder exists, the disk
+        From the context, its end or `step`, with place and hint: the folder exists, the disk
         or `max_size` has no room for one iteration, a gradient is missing, sparse, NaN or of
         another shape than before. Nothing is left behind then.
     """

@@ -1,4 +1,4 @@
-"""Options of a recording, each process's part, and the note at its end."""
+"""Options of a recording, each process's part, and the final summary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Part that a rank hands to rank 0 in the end."""
+    """A rank's part of the recording, which it sends to rank 0 at the end."""
 
     written: Written
     losses: list[float | None]
@@ -52,7 +52,7 @@ def where_from(
     shares: Sequence[Share],
     iterations: int,
 ) -> dict[str, object]:
-    """Source of the gradients: plain values for reports."""
+    """Return the source of the gradients: plain values for reports."""
     losses = [share.losses[iteration] for iteration in range(iterations) for share in shares]
     return {
         "model": facts.name,
@@ -78,7 +78,7 @@ def summary(
     times: PassTimes | None,
     spent: float,
 ) -> str:
-    """Summary of a recording, for people; `spent` is in seconds."""
+    """Return a summary of a recording as text; `spent` is in seconds."""
     words = f"{iterations} iteration{'s' if iterations > 1 else ''}"
     if iterations < wanted.iterations:
         words += f" of {wanted.iterations}" + (" (no more fit)" if iterations == limit else "")
@@ -101,7 +101,7 @@ def summary(
 
 
 def checked_loss(loss: Tensor | float) -> float:
-    """The loss as a number. Raises `InputError` when it is not finite."""
+    """Return the loss as a number. Raises `InputError` if it is not finite."""
     value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
     if not math.isfinite(value):
         hint = "training diverges: choose a lower learning rate"
@@ -110,7 +110,7 @@ def checked_loss(loss: Tensor | float) -> float:
 
 
 def device_name(device: torch.device) -> str:
-    """Name of the device in reports."""
+    """Return the device's name for reports."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type.upper()} ({platform.machine()})"

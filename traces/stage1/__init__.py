@@ -1,1 +1,1 @@
-"""Stage 1: real compressors on real gradients, metered, and kept."""
+"""Stage 1: real compressors run on real gradients, metered and cached."""

@@ -2,12 +2,12 @@
 
 Buckets with tensors of the same shapes are of one kind; all but the root unit's recur in each
 block. A bucket of each kind is measured with its matrices cut to `_ROWS` rows and to twice as many,
-and what it costs is taken on along that line to the whole matrix. Bytes, launches and FLOPs that
-are a constant and a part in proportion to the rows come out exactly: element-wise and group-wise
-methods whose groups end with the cut, one value a tensor or row, and low rank (rank x (rows +
-columns)). Rounded counts (k of a ratio) are off by one element in the cut, in proportion; sizes
-that gradients determine are those of the cut. Errors are those of the cut matrices, each kind as
-often as it occurs; of low-rank methods they are lower than a whole matrix's.
+and its costs are extrapolated linearly to the whole matrix. Bytes, launches and FLOPs that are a
+constant plus a part proportional to the rows are exact: element-wise methods, group-wise ones whose
+groups end at the cut, one value per tensor or row, and low rank (rank x (rows + columns)). Rounded
+counts (k of a ratio) are off by at most one element of the cut, in proportion; sizes that depend on
+gradients are those of the cut. Errors are those of the cut matrices, weighted by how often each
+kind occurs; for low-rank methods they are lower than for whole matrices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gcsim.traces.stage1.measure import Gradients, Subject, measure
 
 _ROWS = 32
 _REACH = re.compile(r"2\^(\d+)")
-"""Reach of indexed accesses in a kernel's name (`kernels.spread`)."""
+"""Range of indexed accesses in a kernel's name (`kernels.spread`)."""
 _LINEAR = {"launches", "elements", "nbytes", "flops", "work", "sent", "pulled"}
 
 
@@ -41,7 +41,7 @@ def measure_alike(
     advance: Callable[[str], None] = lambda kind: None,
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
 ) -> list[TrafficProfile]:
-    """Profiles as of `measure`, of a bucket of each kind; `gradients` draw any shape."""
+    """Return profiles like `measure`, from one bucket of each kind; `gradients` draw any shape."""
     kinds: dict[tuple[tuple[int, ...], ...], list[BucketLayout]] = {}
     for layout in layouts:
         kinds.setdefault(tuple(piece.shape for piece in layout.slices), []).append(layout)
@@ -69,7 +69,7 @@ def measure_alike(
 
 
 def cut(layout: BucketLayout, rows: int) -> BucketLayout:
-    """The bucket with its matrices' first rows, at most so many."""
+    """Return the bucket with each matrix cut to at most `rows` rows."""
     return BucketLayout.behind(
         layout.index,
         (
@@ -82,7 +82,7 @@ def cut(layout: BucketLayout, rows: int) -> BucketLayout:
 
 
 def _steps(whole: BucketLayout, small: BucketLayout, large: BucketLayout) -> Fraction:
-    """Steps of the size of `small` to `large` from `small` to `whole`."""
+    """Return the distance from `small` to `whole`, in units of that from `small` to `large`."""
     step = large.numel - small.numel
     return Fraction(whole.numel - small.numel, step) if step else Fraction(0)
 
@@ -94,7 +94,7 @@ def _whole(
     layouts: Sequence[BucketLayout],
     order: Sequence[int],
 ) -> TrafficProfile:
-    """The profile of all buckets; `order`: the kind of each."""
+    """Return the profile of all buckets; `order`: the kind of each."""
     phases = []
     for one, two in zip(small.phases, large.phases, strict=True):
         found = []
@@ -107,14 +107,14 @@ def _whole(
 
 
 def _extended(small: Exchange, large: Exchange, steps: Fraction) -> Exchange:
-    if len(small.collectives) != len(large.collectives):  # as gradients have it
+    if len(small.collectives) != len(large.collectives):  # which the gradients determine
         small, steps = large, Fraction(0)
     found: Exchange = _along(small, large, steps)
     return found
 
 
 def _along(small: Any, large: Any, steps: Fraction, name: str = "") -> Any:
-    """The value `steps` steps from `small` on, of which the first leads to `large`."""
+    """Return the value on the line through `small` and `large`, `steps` of their distances on."""
     if name in _LINEAR and isinstance(large, int):
         return max(0, round(small + steps * (large - small)))
     if isinstance(large, tuple):
@@ -131,7 +131,7 @@ def _along(small: Any, large: Any, steps: Fraction, name: str = "") -> Any:
 
 
 def _costs(small: Costs, large: Costs, steps: Fraction) -> Costs:
-    """Kernels alike in class and name, by size of a launch where both have as many."""
+    """Extrapolate kernels with equal class and name, by launch size if both have as many sizes."""
     found: list[KernelCost] = []
     before = _by_name(small)
     for key, after in _by_name(large).items():
@@ -159,7 +159,7 @@ def _summed(costs: Iterable[KernelCost], like: KernelCost) -> KernelCost:
 
 
 def _farther(small: str, large: str, steps: Fraction) -> str:
-    """A name with the reach in the whole matrix, if that depends on its size."""
+    """Return a name with the range for the whole matrix, if that depends on its size."""
     reach = _REACH.search(large)
     if reach is None or small == large:
         return large

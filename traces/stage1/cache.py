@@ -1,7 +1,7 @@
-"""Traffic profiles on disk, under a hash of everything that they depend on: compressor and
-parameters, gradients, bucket layout, number of virtual workers, seed, and code. A change of the
-cluster alone touches no tensor. A damaged entry is ignored. The folder is the user's cache folder,
-or `GCSIM_CACHE_DIR`."""
+"""The cache of traffic profiles on disk. The key is a hash of everything that a profile depends on:
+compressor and parameters, gradients, bucket layout, number of virtual workers, seed, and code; the
+cluster is not part of it. Damaged entries are ignored. The folder is the user's cache folder, or
+`GCSIM_CACHE_DIR`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROFILE = TypeAdapter(TrafficProfile)
 
 @cache
 def version(library: str) -> str:
-    """Version of a library, from its files, in a millisecond; "" where it is not installed."""
+    """Return a library's version from its files, in a millisecond; "" if it is not installed."""
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
@@ -37,9 +37,9 @@ def key(
     *,
     compressor: str | None = None,
 ) -> str:
-    """A content hash of plain facts, gcsim's own code, and the user's (`own_code.own_code`) by
-    function. `compressor`, module and class as in the registry, restricts it to code that it
-    reaches."""
+    """Return a hash of plain facts, gcsim's own code, and the user's code by function
+    (`own_code.own_code`). `compressor`, module and class as in the registry, restricts gcsim's code
+    to what it reaches."""
     document = {
         "facts": facts,
         "code": code_hash(compressor),
@@ -51,12 +51,12 @@ def key(
 
 
 def holds_any() -> bool:
-    """Whether a profile was ever stored here; naming one parses all code once."""
+    """Whether a profile was ever stored here; computing a key parses all code once."""
     return any(cache_folder().glob("*.json"))
 
 
 def load(name: str) -> TrafficProfile | None:
-    """The profile stored under `name`, or None when there is none that is whole."""
+    """Return the profile stored under `name`; None if there is no intact one."""
     try:
         body = unsealed((cache_folder() / f"{name}.json").read_bytes())
         profile = None if body is None else _PROFILE.validate_json(body)
@@ -66,13 +66,13 @@ def load(name: str) -> TrafficProfile | None:
 
 
 def load_all(names: Iterable[str]) -> dict[str, TrafficProfile]:
-    """The profiles that are stored under some names, by name."""
+    """Return the profiles that are stored under any of these names, by name."""
     found = ((name, load(name)) for name in dict.fromkeys(names))
     return {name: profile for name, profile in found if profile is not None}
 
 
 def save(name: str, profile: TrafficProfile) -> None:
-    """Store a profile; where that fails (a full disk), warn and continue."""
+    """Store a profile; if that fails (a full disk), warn and continue."""
     try:
         write_text(cache_folder() / f"{name}.json", sealed(_PROFILE.dump_json(profile)).decode())
     except InputError as error:

@@ -1,12 +1,12 @@
-"""Hash of gcsim's code that a profile depends on, without comments and docstrings.
+"""Hash of the code of gcsim that a profile depends on, ignoring comments and docstrings.
 
-A compressor reaches what its module imports, at the head or inside functions, in turn; and all of
-`traces`, which finds models and tasks by name. One that reaches the registry, or a user's own, may
-use any other: all compressors count.
+A compressor reaches what its module imports, at the top or inside functions, recursively; and all
+of `traces`, which finds models and tasks by name. One that reaches the registry, or a user's own,
+may use any other, so all compressors count.
 
-A file is known by its syntax tree, written alike by every version of Python: newer attributes
-(3.12's type parameters) are left out where empty. Files are parsed when reached, since all take a
-second, and results are kept in the cache folder by the files' bytes.
+A file is identified by its syntax tree, written the same way for every version of Python: newer
+attributes (3.12's type parameters) are omitted if empty. Files are parsed when reached, since
+parsing all takes a second, and results are cached by the files' bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
 _NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance", f"{COMPRESSORS}.options")
-"""Code that deploys and checks methods, and options: in no profile, unless reached."""
+"""Deployment, checks and options of methods: not part of a profile's code unless reached."""
 _MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
@@ -35,9 +35,9 @@ Known = tuple[str, Sequence[str]]
 
 @cache
 def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
-    """Hash of the code reached by a compressor, as in the registry
-    (`sparsification.by_size.topk:TopK`; None: by everything), and by the modules `users` (none: all
-    of `traces`)."""
+    """Return the hash of the code reached by a compressor, as in the registry
+    (`sparsification.by_size.topk:TopK`; None: all code), and by the modules `users` (none: all of
+    `traces`)."""
     files, known = _gcsim()
     every = {name for name in files if not name.startswith(_NEVER)}
     reached = every
@@ -46,7 +46,7 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
         traces = users or [name for name in files if name.startswith(TRACES)]
         found = reach({f"{COMPRESSORS}.{module}", *traces}, files.get, known)
         if _REGISTRY not in found:
-            reached = found | {_REGISTRY}  # makes the compressor, but reaches no other
+            reached = found | {_REGISTRY}  # the registry creates the compressor only
         else:
             reached = found | {name for name in every if name.startswith(COMPRESSORS)}
     lines = [f"{name} {known[files[name]][0]}" for name in sorted(reached)]
@@ -56,13 +56,13 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
 
 @cache
 def _gcsim() -> tuple[dict[str, Path], Trees]:
-    """gcsim's modules and their known trees."""
+    """Return gcsim's modules and their known trees."""
     files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
     return files, Trees(files.values())
 
 
 def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
-    """The file of each module in packages' folders."""
+    """Return the file of each module in the packages' folders."""
     found = {}
     for package, folder in rooms.items():
         for path in folder.rglob("*.py"):
@@ -74,9 +74,9 @@ def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
 def reach(
     start: Iterable[str], file_of: Callable[[str], Path | None], known: Mapping[Path, Known]
 ) -> set[str]:
-    """The modules that some modules import, directly or not, and their packages. `file_of` gives a
-    module's file, None where its code does not count. A package's own file counts where something
-    is imported from the package itself."""
+    """Return the modules that some modules import, directly or indirectly, and their packages.
+    `file_of` returns a module's file, None if its code does not count. A package's own file counts
+    if something is imported from the package itself."""
     waiting, found = list(start), set[str]()
     while waiting:
         name = waiting.pop()
@@ -88,7 +88,7 @@ def reach(
         for imported in known[file][1]:
             module = _absolute(imported, name, file)
             while module and file_of(module) is None:
-                module = module.rpartition(".")[0]  # a name in a module
+                module = module.rpartition(".")[0]  # a name inside a module
             if module:
                 waiting.append(module)
     packages = {name[:place] for name in found for place, at in enumerate(name) if at == "."}
@@ -96,7 +96,7 @@ def reach(
 
 
 def _absolute(imported: str, module: str, file: Path) -> str:
-    """The full name of an import, whose leading dots count packages from the module's own."""
+    """Return the full name of an import, whose leading dots count packages upward."""
     name = imported.lstrip(".")
     up = len(imported) - len(name)
     if not up:
@@ -107,16 +107,16 @@ def _absolute(imported: str, module: str, file: Path) -> str:
 
 
 def parsed(source: str) -> Known:
-    """Hash and imports of a module's source."""
+    """Return hash and imports of a module's source."""
     names: dict[str, None] = {}
     told = _told(ast.parse(source), names)
     return hashlib.sha256(repr(told).encode()).hexdigest(), list(names)
 
 
 def _told(node: Any, names: dict[str, None]) -> Any:
-    """A tree as plain values, without empty ones and standing strings (for readers only); its
-    imports are added to `names`."""
-    kind = node.__class__  # looked at 400,000 times: no `isinstance`
+    """Return a tree as plain values, without empty ones and docstrings; add its imports to
+    `names`."""
+    kind = node.__class__  # runs 400,000 times: no `isinstance`
     if kind is list:
         return [_told(each, names) for each in node if not _is_text(each)]
     if (fields := getattr(kind, "_fields", None)) is None:
@@ -167,11 +167,11 @@ class Trees(dict[Path, Known]):
         return self[path]
 
     def keep(self) -> None:
-        """Write what was parsed, except for files that are gone."""
+        """Store what was parsed, except for files that no longer exist."""
         if not self._parsed:
             return
         self._parsed = False
         now = {hashlib.sha256(path.read_bytes()).hexdigest() for path in self._paths}
         kept = {name: known for name, known in self._memo.items() if name in now}
-        with suppress(InputError):  # else the next run parses again
+        with suppress(InputError):  # otherwise the next run parses again
             write_text(cache_folder() / _MEMO, sealed(json.dumps(kept).encode()).decode())

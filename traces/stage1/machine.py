@@ -1,8 +1,8 @@
 """Properties of this machine that a profile's bits depend on: threads, and kind of processor.
 
-Sums over threads, and libraries' loops for one instruction set or another, differ in their last
-bits, which training and factorisations carry into bytes and errors. A run from the cache loads no
-torch, so the number of threads is found without it, by torch's rule.
+Sums over threads, and libraries' loops for different instruction sets, differ in the last bits, and
+training and factorisations carry that into bytes and errors. A cached run does not load torch, so
+the number of threads is determined without it, by torch's rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 _CHOSEN = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "NUMBA_CPU_NAME")
-"""Variables by which users choose the libraries' instructions."""
+"""Environment variables that select the libraries' instructions."""
 _KIND = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
 _FEATURES = ("flags", "Features")
 _VECTORS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "asimd", "sve")
@@ -30,7 +30,7 @@ def facts() -> dict[str, object]:
 
 
 def threads() -> int:
-    """Number of torch's threads here, also before it is loaded."""
+    """Return the number of torch's threads in this process, even before torch is loaded."""
     if _all_cores.get():
         return _cores()
     if "torch" in sys.modules:
@@ -46,7 +46,7 @@ def threads() -> int:
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """Context in which `threads` ignore the environment."""
+    """Context in which `threads` ignores the environment."""
     token = _all_cores.set(True)
     try:
         yield
@@ -55,15 +55,15 @@ def all_cores() -> Iterator[None]:
 
 
 def usable() -> list[int]:
-    """Numbers of the processors that this process may use; all where the system has no such limit
-    (macOS)."""
+    """Return the numbers of the processors that this process may use; all if the system has no such
+    limit (macOS)."""
     allowed = getattr(os, "sched_getaffinity", None)
     return sorted(allowed(0)) if allowed else list(range(os.cpu_count() or 1))
 
 
 def _cores(numbers: Iterable[int] = ()) -> int:
-    """Physical cores of these processors, or of the usable ones: two threads of a core are one for
-    MKL."""
+    """Count the physical cores of these processors, or of the usable ones: MKL counts two threads
+    of a core as one."""
     siblings = set()
     for number in numbers or usable():
         topology = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
@@ -75,7 +75,7 @@ def _cores(numbers: Iterable[int] = ()) -> int:
 
 
 def processor(path: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Its kind, and the vector instructions that it has."""
+    """Return the processor's kind and its vector instructions."""
     try:
         first, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
     except OSError:

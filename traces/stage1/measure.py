@@ -1,13 +1,13 @@
-"""Stage 1: real compressors on real gradients, metered.
+"""Measurement of stage 1: real compressors run on real gradients under the meter.
 
-One compressor is measured after the other, so that each profile is there early. Buckets are
-independent: the state of one bucket of one compressor is alive at a time, and the gradients of one
-iteration, besides a few that stay (`_Shelf`).
+Compressors are measured one after another, so that each profile is available early. Buckets are
+independent: memory holds the state of one bucket of one compressor at a time, and the gradients of
+one iteration, besides a few that are kept (`_Shelf`).
 
 Steps are numbered from the compressor's first settled one (0 unless it has a start-up), with empty
-memories. The n-th takes the gradients of recorded iteration (n mod iterations): a method whose
-period is longer than the trace sees the trace again. Gradients are dense training's (open loop):
-the compressor's updates do not move the weights.
+memories. The n-th uses the gradients of recorded iteration (n mod iterations), so a method with a
+longer period than the trace sees it again. Gradients are those of dense training (open loop): the
+compressor's updates do not change the weights.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from gcsim.traces.storage.store import Trace
 from gcsim.traces.timing.allocator import give_back_freed_memory
 
 KEPT_BYTES = 256 << 20
-"""Bytes of drawn gradients in memory; others are drawn, or read, again for each compressor."""
+"""Bytes of gradients to keep in memory; others are drawn or read again for each compressor."""
 MAX_STEPS = 512
-"""A method whose phases do not all occur within this many steps cannot be measured."""
+"""Most steps for a phase to occur in; otherwise the method cannot be measured."""
 MOST_PHASES = 1_000_000
-"""Steps of the longest period whose phases are counted."""
+"""Longest period whose phases are counted."""
 
 
 class Gradients(Protocol):
-    """Parts of a trace that stage 1 needs."""
+    """The parts of a trace that stage 1 needs."""
 
     @property
     def facts(self) -> ModelFacts: ...  # noqa: D102
@@ -75,7 +75,7 @@ _Found = tuple[list[Exchange], list[ErrorMetrics]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A compressor to be measured."""
+    """A compressor to measure."""
 
     kind: str
     compressor: type[Compressor]
@@ -94,10 +94,10 @@ def measure(
     advance: Callable[[str], None] = lambda kind: None,
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
 ) -> list[TrafficProfile]:
-    """Run each compressor on the gradients; one profile each, in order. `weights` of the buckets
-    count in the errors, by default as 1. `advance` gets the
-    compressor's kind after each bucket, `made` each new profile with the number of its subject.
-    Raises `InputError` when the trace has too few workers, or a gradient holds NaN or infinity."""
+    """Run each compressor on the gradients; return one profile each, in order. `weights` of the
+    buckets in the errors are 1 by default. `advance` gets the compressor's kind after each bucket,
+    `made` each new profile with the index of its subject. Raises `InputError` if the trace has too
+    few workers, or a gradient contains NaN or infinity."""
     if workers > gradients.workers:
         raise InputError(
             f"gradients of {workers} workers are asked for, but the trace can serve "
@@ -108,7 +108,7 @@ def measure(
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     steps = [steps_to_run(subject, gradients.iterations) for subject in subjects]
     shelf = _Shelf(gradients, workers)
-    # the shortest first: it compiles loops, whose memory stays and would part long free blocks
+    # the shortest first: it compiles loops, whose permanent memory would split large free blocks
     *longer, shortest = sorted(layouts, key=lambda layout: -layout.numel)
     counts = weights or [1.0] * len(layouts)
     profiles = []
@@ -126,8 +126,8 @@ def measure(
 
 
 def steps_to_run(subject: Subject, iterations: int) -> int:
-    """Number of steps to run, in whole windows: the trace's iterations, more where a phase would
-    not occur in them."""
+    """Return the number of steps to run, in whole windows: the trace's iterations, or more if a
+    phase would otherwise not occur."""
     cls, parameters = subject.compressor, subject.parameters
     window = cls.window(parameters)
     period = cls.period(parameters)
@@ -154,19 +154,19 @@ def _phases_of(subject: Subject, steps: int) -> list[str]:
 
 
 class _Shelf:
-    """Gradients of all workers, read at their iteration; the first stay for the next compressors,
-    while there is room."""
+    """Gradients of all workers, read per iteration; while there is room the first ones are kept for
+    the next compressors."""
 
     def __init__(self, gradients: Gradients, workers: int) -> None:
         self.workers = workers
         self._gradients = gradients
         self._kept: dict[tuple[int, int], list[Bucket]] = {}
         """Gradients by bucket and iteration."""
-        # files stay in the system's cache: read again, they cost a copy
+        # the system caches files, so reading again costs only a copy
         self._room = 0 if isinstance(gradients, Trace) else KEPT_BYTES
 
     def open(self, layout: BucketLayout) -> None:
-        """Turn to a bucket."""
+        """Switch to a bucket."""
         self.layout = layout
         indices = [piece.index for piece in layout.slices]
         self.moment_costs = [
@@ -183,7 +183,7 @@ class _Shelf:
             for worker in range(self.workers)
         ]
         nbytes = sum(bucket.gradient.nbytes for bucket in read)
-        if not second_moments and nbytes <= self._room:  # moments are few compressors' alone
+        if not second_moments and nbytes <= self._room:  # few compressors use moments
             self._kept[self.layout.index, iteration] = read
             self._room -= nbytes
         return read
@@ -198,9 +198,9 @@ def _measure_bucket(subject: Subject, steps: int, shelf: _Shelf, seed: int) -> _
     needs_moments = "second_moments" in cls.requires
     window = cls.window(parameters)
     replicas = cls.properties(parameters).replicas
-    # passes over memory that gcsim's own methods save: the trace has checked its gradients, the
-    # meter of errors sees updates that are not finite, and tests say that nothing is modified and
-    # that updates are equal
+    # skip passes over memory for gcsim's own methods: the trace has checked its gradients, the
+    # error meter notices non-finite updates, and tests ensure that nothing is modified and that
+    # updates are equal
     finite: Finite = True if is_users(cls) else "sums"
     errors = ErrorMeter(cls.momentum(parameters), replicas, compares=is_users(cls))
     exchanges, scores = [], []
@@ -232,7 +232,7 @@ def _measure_bucket(subject: Subject, steps: int, shelf: _Shelf, seed: int) -> _
 
 
 def _meet_others(subject: Subject, layout: BucketLayout) -> None:
-    """Check that a user's workers with different gradients apply the same update, where declared:
+    """Check that a user's workers with different gradients apply the same update, if so declared:
     on similar gradients, or with one worker, a method that applies its own gradient would look
     exact."""
     cls, parameters = subject.compressor, subject.parameters
@@ -249,7 +249,7 @@ def _meet_others(subject: Subject, layout: BucketLayout) -> None:
     for step in range(first, first + 2):
         with torch.no_grad():
             exchanges = [participate(w, b, step) for w, b in zip(team, buckets, strict=True)]
-            updates = lockstep(exchanges, share=False)  # each for itself
+            updates = lockstep(exchanges, share=False)  # each by itself
             if not torch.equal(*updates):
                 raise _apart(cls, step)
 

@@ -1,4 +1,4 @@
-"""A meter's records as plain data: one exchange of the traffic profile, a mean over workers."""
+"""Conversion of a meter's records to an exchange of the traffic profile, a mean over workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gcsim.compressors.meter import Meter, Recorder
 from gcsim.traces.profile import Compute, Costs, Exchange
 
 _WORK = "elements", "nbytes", "flops", "work"
-"""Fields of a `KernelCost` that count, beside launches."""
+"""Fields of a `KernelCost` that are averaged, besides launches."""
 
 
 def metered_exchange(meter: Meter, moments: Compute | None) -> Exchange:
-    """Mean over workers of what the meter saw."""
+    """Return the mean over workers of what the meter recorded."""
     positions = list(zip(*meter.segments, strict=True))
     last = len(positions) - 1
     return Exchange(
@@ -52,9 +52,9 @@ def _compute(recorders: Sequence[Recorder], stage: str) -> Compute:
 def _divided(
     costs: Iterable[KernelCost], count: int, launches: Callable[[int], int] | None = None
 ) -> Costs:
-    """The mean of `count` recorders: whole numbers that add up to the rounded mean of each class.
-    `launches` maps a sum of launches, when it is not the mean. Groups that differ only because
-    workers' launches lie on both sides of a power of two are joined."""
+    """Return the mean of `count` recorders, as integers that add up to the rounded mean of each
+    class. `launches` maps a sum of launches if it is not the mean. Groups are joined that differ
+    only because workers' launches are on both sides of a power of two."""
     of_launches = launches or (lambda number: round(number / count))
 
     def mean(sums: KernelCost) -> KernelCost:
@@ -81,7 +81,7 @@ def _without(sums: KernelCost, other: KernelCost) -> KernelCost:
 
 
 def _joined(costs: Iterable[KernelCost], count: int) -> Iterator[KernelCost]:
-    """Join neighbours of one kernel until their launches are as many on each of `count`."""
+    """Join adjacent costs of one kernel until launches are equal on each of `count` workers."""
     for _, sizes in groupby(costs, key=lambda cost: (cost.name, cost.part)):
         held: KernelCost | None = None
         for cost in sizes:

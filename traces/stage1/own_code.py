@@ -1,8 +1,8 @@
-"""Identity of a user's code: its syntax trees, the files that it opened, and its result.
+"""Identification of a user's code: its syntax trees, the files that it opened, and its result.
 
-A user's function, `package.module:name`, is known by the modules that its module reaches by imports
-(as in `code.py`; libraries end the search), the content of the files opened in its call, and plain
-facts of its result. The call is remembered in the cache folder, and not repeated while environment,
+A user's function, `package.module:name`, is identified by the modules that its module reaches
+through imports (as in `code.py`; libraries end the search), the content of the files opened during
+its call, and plain facts about its result. The call is cached, and not repeated while environment,
 code and files are the same.
 """
 
@@ -28,17 +28,17 @@ _FOLDER = "calls"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A remembered call of a user's function."""
+    """A cached call of a user's function."""
 
     made: object
     files: list[str]
     folders: list[str]
     modules: list[str]
     state: str = ""
-    """Hash of the call's possible dependences (`_state`)."""
+    """Hash of what the call may depend on (`_state`)."""
 
     def facts(self) -> dict[str, object]:
-        """The call's part of a key."""
+        """Return the call's part of a key."""
         return {
             "made": self.made,
             "files": [(Path(path).name, _content(path)) for path in self.files],
@@ -53,9 +53,9 @@ _calls: dict[str, _Call] = {}
 def own_code(
     function: str, call: Callable[[], object], *, remembered: bool = True
 ) -> dict[str, object]:
-    """Facts, for a key, of the user's `function`; `call` calls it and returns plain facts of its
-    result. With `remembered` an earlier call counts, in any process, while its dependences are
-    unchanged."""
+    """Return facts about the user's `function` for a key; `call` calls it and returns plain facts
+    of its result. With `remembered` an earlier call, in any process, is reused while its
+    dependencies are unchanged."""
     module = function.partition(":")[0]
     files = reached(module)
     code = {name: _tree(str(path))[0] for name, path in sorted(files.items())}
@@ -81,8 +81,8 @@ def own_code(
 
 
 def _state(call: _Call, folders: Iterable[str]) -> str:
-    """Hash of facts, environment, and names of files beside the opened ones, which the call may
-    have looked for."""
+    """Hash the facts, the environment, and the names of files next to those opened, which the call
+    may have looked for."""
     beside = {*folders, *(str(Path(path).parent) for path in call.files)}
     listings = [(path, _names(path, only_files=True)) for path in sorted(beside)]
     return _digest([call.facts(), sorted(os.environ.items()), listings])
@@ -109,12 +109,12 @@ def _digest(value: object) -> str:
 
 
 def reached(module: str) -> dict[str, Path]:
-    """The user's modules that one of them reaches by imports, by name, with their files."""
+    """Return the user's modules that a module reaches by imports, by name, with their files."""
     top = module.partition(".")[0]
 
     @cache
     def places(name: str) -> tuple[Path | None, tuple[Path, ...]]:
-        """A module's file, and the folders of its modules where it is a package."""
+        """Return a module's file, and the folders of its modules if it is a package."""
         above, _, last = name.rpartition(".")
         if not above:
             return _top(name, own=name == top)
@@ -137,8 +137,8 @@ def reached(module: str) -> dict[str, Path]:
 
 
 def _top(name: str, *, own: bool) -> tuple[Path | None, tuple[Path, ...]]:
-    """Top folders, as `places`, of a module outside of any package: none for a library."""
-    here = Path.cwd()  # importable behind everything else
+    """Return file and folders, like `places`, of a top-level module: nothing for a library."""
+    here = Path.cwd()  # searched last
     file: Path | None = None
     folders: tuple[Path, ...] = ()
     with suppress(ImportError, ValueError, AttributeError):
@@ -157,7 +157,7 @@ def _top(name: str, *, own: bool) -> tuple[Path | None, tuple[Path, ...]]:
 
 
 class _Trees(dict[Path, Known]):
-    """Parsed files, each when it is asked for."""
+    """Files that are parsed on demand."""
 
     def __missing__(self, path: Path) -> Known:
         self[path] = _tree(str(path))
@@ -180,7 +180,7 @@ def _tree_at(path: str, _stamp: object) -> Known:
 
 
 def _content(path: str) -> str | None:
-    """A hash of a file (of a syntax tree, where it is Python's); None where there is none."""
+    """Return a hash of a file (for Python: of its syntax tree); None if it does not exist."""
     stamp = _stamp(path)
     if stamp is not None and path.endswith(".py"):
         return _tree(path)[0]
@@ -201,7 +201,7 @@ def _hash(path: str) -> str | None:
 
 
 def _stamp(path: str) -> object:
-    """Changes with a file's content, as far as the file system says so."""
+    """Return a value that changes with the file's content, as far as the file system tells."""
     try:
         status = os.stat(path)
     except OSError:

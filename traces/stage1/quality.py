@@ -1,10 +1,10 @@
 """Distance of an update from dense training's.
 
 NMSE = |update - dense|^2 / |dense|^2 and the cosine between the two, over all buckets of a step.
-`dense` is the mean of the workers' gradients, under the algorithm's own momentum (if any). Where
-replicas move on their own between synchronisations, both are first summed over a window of steps.
-Where replicas stay apart, squared lengths are means over the replicas: their mean may be exact when
-none of them is. All of it happens on the gradients' device, in one pass over them and the updates.
+`dense` is the mean of the workers' gradients, with the algorithm's own momentum (if any). If
+replicas take local steps between synchronisations, both are first summed over a window of steps. If
+replicas stay different, squared lengths are means over them: their mean may be exact when none of
+them is. All of this runs on the gradients' device, in one pass over them and the updates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gcsim.compressors.streams import has_streams
 from gcsim.errors import InternalError
 
 _PART = 1 << 15
-"""Elements at a time in host memory: all that is between gradients and sums stays in the cache."""
+"""Elements processed at a time in host memory: all intermediates stay in the cache."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class ErrorMetrics:
     difference: float = 0.0
 
     def plus(self, other: ErrorMetrics, weight: float = 1.0) -> ErrorMetrics:
-        """Return the sum with another bucket's, which counts `weight` times."""
+        """Return the sum with another bucket's metrics, which count `weight` times."""
         return ErrorMetrics(
             update=self.update + weight * other.update,
             dense=self.dense + weight * other.dense,
@@ -44,7 +44,7 @@ class ErrorMetrics:
 
     @property
     def nmse(self) -> float:
-        """0 when an all-zero gradient was delivered as such."""
+        """NMSE; 0 if an all-zero gradient was delivered as such."""
         return self.difference / self.dense if self.dense else float(self.difference > 0)
 
     @property
@@ -56,13 +56,13 @@ class ErrorMetrics:
 
 
 class ErrorMeter:
-    """Compares applied updates with dense training's."""
+    """Compares applied updates with those of dense training."""
 
     def __init__(
         self, momentum: tuple[float, bool], replicas: Replicas = "meet", *, compares: bool = True
     ) -> None:
-        """Updates that `differ` are judged one by one, not their mean; of `identical` ones the
-        first, and `add` compares them, if it `compares`."""
+        """Judge updates that `differ` separately, not their mean; of `identical` ones judge the
+        first, and let `add` compare them if it `compares`."""
         self._momentum, self._replicas, self._compares = momentum, replicas, compares
         self._buffer: Tensor | None = None
         self._totals: list[Tensor] = []
@@ -70,8 +70,8 @@ class ErrorMeter:
     def add(
         self, buckets: Sequence[Bucket], updates: Sequence[Tensor], score: ErrorMetrics | None
     ) -> bool:
-        """One more step of the window; the last adds this bucket's part to its score. Returns
-        whether updates are equal that must be."""
+        """Process one more step of the window; the last one adds this bucket's part to its score.
+        Return whether updates that must be equal are."""
         for update, bucket in zip(updates, buckets, strict=True):
             if update.shape != bucket.gradient.shape or update.dtype != torch.float32:
                 raise InternalError(
@@ -84,7 +84,7 @@ class ErrorMeter:
         gradients, like = [bucket.gradient for bucket in buckets], buckets[0].gradient
         if self._momentum[0] and self._buffer is None:
             self._buffer = torch.zeros_like(like)
-        if score is None and not self._totals:  # they stay: their memory would come in pieces
+        if score is None and not self._totals:  # kept: new ones would come in pieces
             self._totals = [torch.zeros_like(like) for _ in range(1 + len(judged))]
         size = max(1, like.numel()) if has_streams(like.device) else _PART
         sums = np.zeros((-(-like.numel() // size), len(judged), 3))

@@ -1,9 +1,9 @@
-"""Traffic profiles that come with gcsim: a packed file for each shipped model.
+"""Traffic profiles that are shipped with gcsim: a packed file per shipped model.
 
-`traces/profiles/MODEL.json.xz` has two lines for each profile: its name, the code and machine that
-made it; and the profile as in the cache. The name is a hash of the run without the kind of
-processor, the code a hash of what it reaches, without comments (`code.py`); a profile of other code
-is ignored. `tests/benchmarks/shipped_profiles.py` makes them.
+`traces/profiles/MODEL.json.xz` has two lines per profile: its name, and the code and machine that
+made it; then the profile as in the cache. The name is a hash of the run without the kind of
+processor, the code is a hash of what the run reaches, without comments (`code.py`); profiles of
+other code are ignored. `tests/benchmarks/shipped_profiles.py` makes them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _MADE_BY = (
     "gcsim.traces.synthetic.gradients",
 )
 _DIGITS = 6
-"""Digits of an error that are kept; further ones vary with the processor."""
+"""Digits of an error that are kept; more would depend on the processor."""
 _PROFILE = TypeAdapter(TrafficProfile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
-    """A profile as stored in its file."""
+    """A profile as it is stored in its file."""
 
     name: str
     """Name of the profile (`name_of`)."""
     code: str
     """Hash of its code (`code_of`)."""
     made: str
-    """Kind of processor and libraries that made it, for people."""
+    """Kind of processor and libraries that made it, as text."""
     body: bytes
     """The profile, as JSON."""
 
     def profile(self) -> TrafficProfile | None:
-        """None where it is damaged."""
+        """Return the profile; None if it is damaged."""
         try:
             found = _PROFILE.validate_json(self.body)
         except ValidationError:
@@ -57,13 +57,13 @@ class Shipped:
 
 
 def name_of(facts: Mapping[str, object]) -> str:
-    """Name of a profile; `facts` are everything that was run."""
+    """Return the name of a profile; `facts` describe everything that was run."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def code_of(model: ModelEntry, compressor: str | None) -> str:
-    """A hash of the code that measures a compressor, named as in the registry, on a model of
-    gcsim's; "" where some of it is not gcsim's."""
+    """Return a hash of the code that measures a compressor, named as in the registry, on one of
+    gcsim's models; "" if some of it is not gcsim's."""
     build = model.build or ""
     if compressor is None or not build.startswith("gcsim."):
         return ""
@@ -72,7 +72,7 @@ def code_of(model: ModelEntry, compressor: str | None) -> str:
 
 @lru_cache(maxsize=8)
 def read(path: Path) -> Mapping[str, Shipped]:
-    """Contents of a file, by name; empty where there is none, or this Python cannot unpack it."""
+    """Return a file's contents, by name; empty if missing or if this Python cannot unpack it."""
     try:
         import lzma
     except ImportError:
@@ -89,7 +89,7 @@ def read(path: Path) -> Mapping[str, Shipped]:
 
 
 def packed(profile: TrafficProfile) -> bytes:
-    """A profile as its file holds it."""
+    """Return a profile as it is stored in its file."""
     quality = profile.quality
     return _PROFILE.dump_json(
         replace(
@@ -104,7 +104,7 @@ def packed(profile: TrafficProfile) -> bytes:
 
 
 def write(path: Path, found: Iterable[Shipped]) -> None:
-    """Pack a file, the same bytes for the same profiles."""
+    """Pack a file, with the same bytes for the same profiles."""
     import lzma
 
     lines = []

@@ -18,7 +18,7 @@ from gcsim.traces.storage.writing import not_finite
 
 
 class HeldTrace:
-    """Gradients of workers and iterations, where they were made."""
+    """Gradients of workers and iterations, kept on the device that made them."""
 
     def __init__(self) -> None:
         self.facts: ModelFacts
@@ -31,15 +31,15 @@ class HeldTrace:
 
     @contextmanager
     def opened(self) -> Iterator[HeldTrace]:
-        """Context of a writer, which has nothing to remove."""
+        """Enter as a writer's context; there is nothing to remove."""
         yield self
 
     def begin(self, facts: ModelFacts, shapes: Shapes) -> None:
-        """Set the gradients' model: names and shapes of the trained parameters."""
+        """Set the model of the gradients: names and shapes of the trained parameters."""
         self.facts, self.parameters = facts, tuple(shapes)
 
     def iterations_that_fit(self, iterations: int, *_: object) -> int:
-        """All: there was room when this was chosen."""
+        """Return `iterations`: there was room when this was chosen."""
         return iterations
 
     def add(self, taken: WorkerGradients) -> None:
@@ -67,7 +67,7 @@ class HeldTrace:
     def bucket(
         self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
     ) -> Bucket:
-        """One worker's bucket in one iteration, as `Trace.bucket`, on the gradients' device."""
+        """Return one worker's bucket in one iteration, like `Trace.bucket`, on the same device."""
         taken = self._taken[iteration, worker]
 
         def flat(tensors: tuple[Tensor, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The manifest of a stored trace, `trace.json`: the model, the source, every file. No torch here.
+"""The manifest of a stored trace, `trace.json`: the model, the source, all files. No torch here.
 
 It holds the length and SHA-256 of every tensor file, and a SHA-256 of its own canonical JSON, so
 that truncation, edits and mixed-up folders are found first. It holds no date and no path: equal
@@ -50,19 +50,19 @@ class Manifest:
     parameters: Annotated[tuple[tuple[Text, Shape], ...], Limits(least=1)]
     """Names and shapes, in the order of the model's trained parameters."""
     dtype: Literal["float32", "float16"]
-    """Type of the stored gradients; second moments are float32 always."""
+    """Dtype of the stored gradients; second moments are always float32."""
     workers: Count
     iterations: Count
     second_moments: bool
     moment_costs: dict[Whole, Costs] = field(default_factory=dict)
-    """Kernels that made one mini-batch's second moments, by parameter."""
+    """Kernels that made a mini-batch's second moments, by parameter."""
     source: dict[str, object] = field(default_factory=dict)
     """Source of the gradients: plain values for reports."""
     files: dict[str, StoredFile] = field(default_factory=dict)
     passes: PassTimes | None = None
-    """Measured while it was recorded; None when not requested."""
+    """Times measured during recording; None when not requested."""
     buckets: tuple[tuple[str, ...], ...] | None = None
-    """Parameters of each bucket that was exchanged, in order; None when none were seen."""
+    """Parameters of each exchanged bucket, in order; None if none were seen."""
 
     def disagreements(self) -> Iterator[str]:
         """Contradictions between its figures."""

@@ -1,11 +1,11 @@
-"""Gradients on disk: a folder of safetensors files under a manifest with checksums.
+"""Gradients on disk: a folder of safetensors files and a manifest with checksums.
 
     trace.json                                  the manifest: model, source, every file's SHA-256
-    gradients-0002-0001.safetensors             iteration 2, worker 1: one tensor a parameter
-    second-moments-0002-0001.safetensors        where they were recorded
+    gradients-0002-0001.safetensors             iteration 2, worker 1: one tensor per parameter
+    second-moments-0002-0001.safetensors        if they were recorded
 
-The trace knows no buckets: any layout of its parameters can be read. Reading unpickles nothing,
-runs no code, and reads one bucket's tensors without the rest. Opening and verifying need no torch.
+A trace has no buckets: any layout of its parameters can be read. Reading unpickles nothing, runs no
+code, and reads one bucket's tensors without the rest. Opening and verifying need no torch.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Trace:
         losses = noted if isinstance(noted, list) else []
         losses = [float(loss) for loss in losses if isinstance(loss, int | float)]
         self._losses = losses if len(losses) == self.workers * self.iterations else []
-        """Losses by iteration, then by worker; None where some are missing."""
+        """Losses by iteration, then by worker; None if some are missing."""
         self.passes = manifest.passes
         """Measured times, if any."""
         self.buckets = manifest.buckets
         """Names of the parameters of each exchanged bucket, where known."""
         self.nbytes = sum(entry.nbytes for entry in manifest.files.values())
         self._finite: set[tuple[Path, tuple[int, ...]]] = set()
-        """Files, and numbers of parameters in them, found to be finite."""
+        """Files, and indices of the parameters in them, known to be finite."""
 
     @staticmethod
     def open(folder: Path, *, verify: bool = True) -> Trace:
         """Read the manifest and check every file against it. `verify=False` skips checksums (not
         presence and lengths), for a trace that this process has just written or verified. Raises
-        `TraceError` with the first file that is missing, truncated or changed, and a remedy."""
+        `TraceError` that names the first missing, truncated or changed file and a remedy."""
         manifest = read_manifest(folder)
         for name, entry in manifest.files.items():
             _check_length(folder / name, entry)
@@ -79,9 +79,9 @@ class Trace:
     def bucket(
         self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
     ) -> Bucket:
-        """One worker's bucket in one iteration, as float32 `[layout.numel]` in memory of its own.
-        Raises `TraceError` when the trace is too small or of another model, and `InputError` with
-        tensor, iteration and worker when a value is NaN or infinite."""
+        """Return one worker's bucket in one iteration, as float32 `[layout.numel]` in its own
+        memory. Raises `TraceError` if the trace is too small or of another model, and `InputError`
+        with tensor, iteration and worker if a value is NaN or infinite."""
         self._check_reach(iteration, worker, second_moments)
         return Bucket(
             layout=layout,
@@ -147,8 +147,8 @@ class Trace:
 
 
 def recorded_passes(folder: Path) -> PassTimes:
-    """The times measured while the trace in `folder` was recorded; needs no torch. Raises
-    `TraceError` when the manifest is damaged or there are none."""
+    """Return the times measured while the trace in `folder` was recorded; needs no torch. Raises
+    `TraceError` if the manifest is damaged or has no times."""
     passes = read_manifest(folder).passes
     if passes is None:
         raise damaged(
@@ -183,5 +183,5 @@ FOLDER = Path(__file__).parent.parent / "shipped"
 
 
 def shipped_traces() -> dict[str, Path]:
-    """The shipped traces' folders by name, sorted."""
+    """Return the shipped traces' folders by name, sorted."""
     return {path.parent.name: path.parent for path in sorted(FOLDER.glob(f"*/{MANIFEST}"))}

@@ -1,9 +1,9 @@
-"""Files of tensors whose checksum costs no second reading: the safetensors format
+"""Tensor files whose checksum needs no second read: the safetensors format
 (https://github.com/huggingface/safetensors: eight bytes of header length, a JSON header padded with
 spaces, then the tensors' bytes, little endian), hashed while written.
 
-Not `safetensors.torch.save_file`, so that the length is known before writing, one pass makes file
-and SHA-256, and a full disk is an `OSError`. gcsim reads with the safetensors library.
+`safetensors.torch.save_file` is not used, so that the length is known before writing, one pass
+makes file and SHA-256, and a full disk raises `OSError`. gcsim reads with the safetensors library.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Shapes = Sequence[tuple[str, tuple[int, ...]]]
 
 _CODES = {"float32": ("F32", 4), "float16": ("F16", 2)}
 _CHUNK = 1 << 20
-"""Bytes hashed and written at a time, still in the cache when copied."""
+"""Bytes to hash and write at a time, still in the cache when written."""
 
 
 def file_length(shapes: Shapes, dtype: str) -> int:
-    """Bytes of a file with one tensor for each name and shape; dtype "float32" or "float16"."""
+    """Return the bytes of a file with a tensor per name and shape; dtype "float32" or "float16"."""
     elements = sum(math.prod(shape) for _, shape in shapes)
     return len(_header(shapes, dtype)) + elements * _CODES[dtype][1]
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether no element is NaN or infinite: both ends of the range are finite (NaN spreads)."""
+    """Return whether no element is NaN or infinite: min and max are finite (NaN propagates)."""
     if tensor.numel() == 0:
         return True
     low, high = torch.aminmax(tensor)
@@ -40,7 +40,7 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def write_tensors(path: Path, shapes: Shapes, dtype: str, tensors: Sequence[Tensor]) -> StoredFile:
-    """Write CPU tensors of that dtype, in the order of their names; raises `OSError`."""
+    """Write CPU tensors of that dtype in the order of `shapes`; raises `OSError`."""
     digest = hashlib.sha256()
     nbytes = 0
     with path.open("wb", buffering=0) as file:
@@ -57,7 +57,7 @@ def write_tensors(path: Path, shapes: Shapes, dtype: str, tensors: Sequence[Tens
 
 
 def measure_file(path: Path) -> StoredFile:
-    """Length and SHA-256 of an existing file; raises `OSError`."""
+    """Return length and SHA-256 of an existing file; raises `OSError`."""
     with open_file(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return StoredFile(nbytes=path.stat().st_size, sha256=digest)

@@ -1,6 +1,6 @@
-"""Traces, written as a whole folder or none: into a temporary folder beside the destination,
-renamed once the manifest is written, and removed on an error or interrupt. A gradient with NaN or
-infinity is refused by name when written."""
+"""Writer of traces, as a whole folder or none: it writes to a temporary folder beside the
+destination, renames that after the manifest, and removes it on an error or interrupt. A gradient
+with NaN or infinity is refused by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gcsim.traces.storage.tensor_file import Shapes, all_finite, file_length, wr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The files that one process wrote, and what rounding to float16 lost in them."""
+    """Files that one process wrote, and the values that rounding to float16 lost in them."""
 
     files: dict[str, StoredFile]
     nonzero: int
@@ -39,16 +39,16 @@ class Written:
 
 
 _MANIFEST_RESERVE = 1 << 20
-"""Bytes kept free for the manifest when the disk is asked whether it can hold the trace."""
+"""Bytes to keep free for the manifest when checking that the disk can hold the trace."""
 
 
 class TraceWriter:
-    """A trace in the making: `begin`, `add` for each worker and iteration, `finish`.
+    """Writer of one trace: call `begin`, `add` for each worker and iteration, `finish`.
 
-    As a context it creates the temporary folder, and removes it unless `finish` was reached. Raises
-    `InputError` when `folder` exists and is not empty, or cannot be written. Several processes may
-    write one trace: the others enter with `inside`, the temporary folder of the first, which adopts
-    their files (`adopt`) and finishes.
+    As a context manager it creates the temporary folder, and removes it unless `finish` was called.
+    Raises `InputError` if `folder` is not empty or cannot be written. Several processes may write
+    one trace: the others enter with `inside`, the temporary folder of the first, which adopts their
+    files (`adopt`) and finishes.
     """
 
     def __init__(self, folder: Path, *, dtype: str = "float32", inside: Path | None = None) -> None:
@@ -90,20 +90,20 @@ class TraceWriter:
 
     @property
     def temporary(self) -> Path:
-        """Folder of the files until `finish`."""
+        """Folder that holds the files until `finish`."""
         assert self._temporary is not None
         return self._temporary
 
     def begin(self, facts: ModelFacts, shapes: Shapes) -> None:
-        """Set the gradients' model: names and shapes of the trained parameters."""
+        """Set the model of the gradients: names and shapes of the trained parameters."""
         self._facts = facts
         self._shapes = tuple(shapes)
 
     def iterations_that_fit(
         self, iterations: int, workers: int, second_moments: bool, max_bytes: int | None
     ) -> int:
-        """Number of whole iterations that may be written: at most `iterations`, at least one.
-        Raises `InputError` when one does not fit into `max_bytes` or on the disk."""
+        """Return how many whole iterations may be written: at most `iterations`, at least one.
+        Raises `InputError` if one does not fit into `max_bytes` or on the disk."""
         of_worker = file_length(self._shapes, self._dtype)
         if second_moments:
             of_worker += file_length(self._shapes, "float32")
@@ -128,14 +128,14 @@ class TraceWriter:
         return fit
 
     def add(self, taken: WorkerGradients) -> None:
-        """Write one worker's tensors of one iteration. Raises `InputError` when a value is NaN or
-        infinite (in the stored precision), or the disk is full."""
+        """Write one worker's tensors of one iteration. Raises `InputError` if a value is NaN or
+        infinite (in the stored precision) or the disk is full."""
         self._write("gradients", self._dtype, taken, taken.gradients)
         if taken.second_moments is not None:
             self._write("second-moments", "float32", taken, taken.second_moments)
 
     def written(self) -> Written:
-        """Bytes that this process has written so far."""
+        """Return what this process has written so far."""
         return Written(files=dict(self._files), nonzero=self._nonzero, flushed=self._flushed)
 
     def adopt(self, written: Written) -> None:
@@ -174,8 +174,8 @@ class TraceWriter:
         passes: PassTimes | None = None,
         buckets: tuple[tuple[str, ...], ...] | None = None,
     ) -> Path:
-        """Write the manifest and give the folder its name; unfinished iterations' files are left
-        out. `ready_order` completes the facts."""
+        """Write the manifest and rename the folder; files of unfinished iterations are dropped.
+        `ready_order` completes the facts."""
         assert self._temporary is not None
         assert self._facts is not None
         said = dict(source)
@@ -214,7 +214,7 @@ class TraceWriter:
 
 
 def not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool) -> InputError:
-    """The error for a value that cannot be kept."""
+    """Return the error for a value that cannot be stored."""
     if overflow:
         what, hint = "a value too large for float16", "store float32"
     else:

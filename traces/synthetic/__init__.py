@@ -1,1 +1,1 @@
-"""Gradients that nobody recorded, drawn from fitted distributions."""
+"""Synthetic gradients, drawn from fitted distributions."""

@@ -3,7 +3,7 @@
 For each parameter tensor a fit has a scale, the workers' common share, the energies of its rank-one
 terms and the distributions of their vectors; for each recorded model, how scales scatter and how
 the common part turns from iteration to iteration (use: `synthetic/tensor.py`; estimation:
-`synthetic/fitting.py`). A file holds fits of models as JSON, checked in full before a number is
+`synthetic/fitting.py`). A file holds fits of models as JSON, checked in full before anything is
 drawn. The default fit comes with gcsim. No torch here.
 """
 
@@ -23,13 +23,13 @@ from gcsim.json_file import broken, read_object
 
 SCHEMA = 1
 DEFAULT = Path(__file__).with_name("default_fit.json")
-"""Fitted to recordings of shipped models; `tests/benchmarks/default_fit.py` makes it."""
+"""Default fit, to recordings of shipped models; made by `tests/benchmarks/default_fit.py`."""
 DEFAULT_TITLE = "the default fit of gcsim"
 _WHAT = "fit of gradients"
 FIT_AGAIN = "fit again with: gcsim fit TRACE -o FILE"
 
 Kind = Literal["convolution", "linear", "embedding", "scale", "shift", "bias"]
-"""scale and shift: of a normalisation; bias: of a multiplying layer."""
+"""Kinds of parameters; scale and shift: of a normalisation; bias: of a multiplying layer."""
 Family = Literal["normal", "laplace", "generalized_normal", "student_t"]
 
 POINTS = (
@@ -44,7 +44,7 @@ _NotNegative = Annotated[float, Field(ge=0)]
 
 
 class _Part(BaseModel):
-    """Strict, and no NaN or infinity anywhere."""
+    """Base model: strict, without NaN or infinity."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -53,20 +53,20 @@ class VectorFit(_Part):
     """Distribution of the vectors of one side (rows: outputs; columns: inputs)."""
 
     scale: Annotated[list[_NotNegative], Field(min_length=len(POINTS), max_length=len(POINTS))]
-    """Quantiles at `POINTS` of an entry's root mean square over the recording, of mean square about
-    1; unused entries have 0."""
+    """Quantiles at `POINTS` of an entry's root mean square over the recording, with mean square
+    about 1; 0 for unused entries."""
     silent: list[_Share]
-    """At the same quantiles, how often an entry is exactly zero; empty when none ever is."""
+    """Share of samples in which an entry is exactly zero, at the same quantiles; may be empty."""
     population: list[_Share]
-    """Shares of the vectors' energy in directions that stay; the rest is drawn afresh."""
+    """Shares of the vectors' energy in persistent directions; the rest is drawn afresh."""
     family: Family
-    """Family of an entry over its scale."""
+    """Distribution family of an entry divided by its scale."""
     shape: _Positive
     """Exponent of generalized_normal, degrees of freedom of student_t, else 1."""
     coherence: _Share
-    """Share of the energy that the places of one convolution kernel have in common."""
+    """Share of the energy that the positions of a convolution kernel have in common."""
     offset: Annotated[float, Field(ge=-1, le=1)]
-    """Mean of the entries over their root mean square: inputs behind a ReLU have one sign."""
+    """Mean of the entries over their root mean square: inputs after a ReLU have one sign."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> VectorFit:
@@ -84,7 +84,7 @@ class VectorFit(_Part):
 
 
 class TensorFit(_Part):
-    """The gradient of one parameter tensor."""
+    """Fit of the gradient of one parameter tensor."""
 
     name: Annotated[str, Field(min_length=1)]
     shape: Annotated[list[Annotated[int, Field(ge=1)]], Field()]
@@ -92,15 +92,15 @@ class TensorFit(_Part):
     depth: _Share
     """0 for the first tensor of the model, 1 for the last."""
     rms: _NotNegative
-    """Root mean square of an element, over the recording."""
+    """Root mean square of an element over the recording."""
     common: _Share
     """Share of the expected squared length that all workers have in common."""
     scatter: _NotNegative
-    """Standard deviation of the logarithm of a worker's length, beside `ModelFit.scatter`."""
+    """Standard deviation of the log of a worker's length, in addition to `ModelFit.scatter`."""
     spectrum: Annotated[list[_Share], Field(min_length=1)]
-    """Energies of the rank-one terms; what is left to 1 is noise without structure."""
+    """Energies of the rank-one terms; the remainder to 1 is noise without structure."""
     aligned: _Share
-    """Share along the common vectors of the energy of a worker's own vectors of the columns."""
+    """Share of the energy of a worker's own column vectors along the common vectors."""
     rows: VectorFit
     columns: VectorFit
 
@@ -117,15 +117,15 @@ class TensorFit(_Part):
 
 
 class Wave(_Part):
-    """A part of the workers' common gradient that turns with the iterations."""
+    """A part of the workers' common gradient that rotates with the iterations."""
 
     frequency: Annotated[float, Field(ge=0, le=3.15)]
-    """Radians an iteration; 0 stays as it is, pi changes its sign each time."""
+    """Radians per iteration; 0 stays constant, pi changes sign each time."""
     share: _Share
 
 
 class ModelFit(_Part):
-    """The gradients of one recorded model."""
+    """Fit of the gradients of one recorded model."""
 
     model: Annotated[str, Field(min_length=1)]
     samples_per_worker: Annotated[int, Field(ge=1)]
@@ -134,32 +134,32 @@ class ModelFit(_Part):
     recording: dict[str, Any]
     """Source of the gradients: plain values for reports."""
     scatter: _NotNegative
-    """Standard deviation of the logarithm of a worker's length in one iteration, common to all
+    """Standard deviation of the logarithm of a worker's length in one iteration, common to all its
     tensors."""
     levels: list[float]
-    """Logarithm of the scale by iteration, about 0; empty when iterations do not differ."""
+    """Log of the scale by iteration, about 0; empty if iterations do not differ."""
     waves: list[Wave]
-    """Waves of the common part; the rest of their shares to 1 is new in each iteration."""
+    """Waves of the common part; the rest (to 1) is new in each iteration."""
     tensors: Annotated[list[TensorFit], Field(min_length=1)]
 
 
 class Fits(_Part):
-    """The whole file."""
+    """Contents of a file."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
     fits: Annotated[list[ModelFit], Field(min_length=1)]
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of a tensor as a matrix: its first axis, and the others; a vector is a
-    column."""
+    """Return rows and columns of a tensor as a matrix: the first axis, and all others; a vector is
+    a column."""
     rows = shape[0] if shape else 1
     return rows, math.prod(shape[1:])
 
 
 def read_fits(path: Path) -> tuple[ModelFit, ...]:
-    """The fits of a file. Raises `InputError` with the first three faults when it cannot be read,
-    is no JSON, was written by another version, holds NaN, or anything else is wrong."""
+    """Return the fits of a file. Raises `InputError` with the first three faults if it cannot be
+    read, is not JSON, was written by another version, holds NaN, or is wrong otherwise."""
     place = str(path)
     body = read_object(path, place, _WHAT, FIT_AGAIN)
     if "schema" not in body:
@@ -174,24 +174,24 @@ def read_fits(path: Path) -> tuple[ModelFit, ...]:
 
 
 def default_fits() -> tuple[ModelFit, ...]:
-    """The fits that come with gcsim."""
+    """Return the fits that come with gcsim."""
     return read_fits(DEFAULT)
 
 
 def open_fits(path: Path | None) -> tuple[tuple[ModelFit, ...], str]:
-    """The fits of a file, or without one the default ones; and their name in reports. Raises
-    `InputError` as `read_fits`."""
+    """Return the fits of a file (None: the default ones), and their name in reports. Raises
+    `InputError` like `read_fits`."""
     return (default_fits(), DEFAULT_TITLE) if path is None else (read_fits(path), path.name)
 
 
 def write_fits(path: Path, fits: tuple[ModelFit, ...]) -> None:
-    """Write a file that `read_fits` reads, whole or not at all. Raises `InputError`."""
+    """Write a file for `read_fits`, atomically. Raises `InputError`."""
     document = {"schema": SCHEMA, "fits": [_rounded(fit.model_dump(mode="json")) for fit in fits]}
     write_text(path, _json(document) + "\n")
 
 
 def _rounded(value: Any) -> Any:
-    """Four significant digits: an estimate has no more."""
+    """Round to four significant digits: an estimate has no more."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, list):
@@ -202,7 +202,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _json(document: Mapping[str, Any]) -> str:
-    """A line a tensor: small, and a change of one tensor is one line of a diff."""
+    """Write one line per tensor: small, and a change of one tensor is one line of a diff."""
     parts = []
     for fit in document["fits"]:
         head = {key: value for key, value in fit.items() if key != "tensors"}

@@ -1,11 +1,11 @@
 """Fitted tensors for the tensors of another model: by kind, size and place in the model.
 
-A tensor that the fit has by name and shape is taken as it is. Any other gets the distribution of
-the nearest tensor of its kind: in the logarithms of rows and columns and in the depth. All come
-from the recorded model that resembles it most, so that scales belong together; a kind that it lacks
-comes from another. A worker's own noise has the variance of one sample over the batch size; the
-common part does not depend on it (S. McCandlish et al., "An empirical model of large-batch
-training", arXiv:1812.06162, section 2.2).
+A tensor that the fit has by name and shape is used as it is. Any other gets the distribution of the
+nearest tensor of its kind, by the logs of rows and columns and by depth. All come from the most
+similar recorded model, so that scales fit together; a kind that it lacks comes from another. A
+worker's own noise has the variance of one sample over the batch size; the common part does not
+depend on it (S. McCandlish et al., "An empirical model of large-batch training", arXiv:1812.06162,
+section 2.2).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _ALIKE: dict[Kind, tuple[Kind, ...]] = {
     "shift": ("shift", "bias", "scale"),
     "bias": ("bias", "shift", "scale"),
 }
-"""Substitute kinds for each, the best first."""
+"""Kinds that can stand in for each, best first."""
 _OTHER_KIND = 10.0
-"""Distance that another kind adds; a factor of e in a size is 1, the whole depth is 2."""
+"""Distance added per substitute kind; a factor of e in a size is 1, the full depth is 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapped:
-    """Distribution from which a tensor's gradients are drawn."""
+    """Distribution of a tensor's gradients."""
 
     fit: TensorFit
     model: ModelFit
     rms: float
     common: float
     exact: bool
-    """The fitted tensor is this very one."""
+    """Whether the fitted tensor is this very one."""
 
 
 def kinds(parameters: Parameters) -> list[Kind]:
-    """Kind of each tensor, by its shape, its name and the tensor of its layer before it."""
+    """Return each tensor's kind, by shape, name and the tensor before it in its layer."""
     found: list[Kind] = []
     before: dict[str, Kind] = {}
     for name, shape in parameters:
@@ -67,7 +67,7 @@ def kinds(parameters: Parameters) -> list[Kind]:
 
 
 def depths(parameters: Parameters) -> list[float]:
-    """0 for the first tensor, 1 for the last."""
+    """Return relative depths: 0 for the first tensor, 1 for the last."""
     last = max(1, len(parameters) - 1)
     return [number / last for number in range(len(parameters))]
 
@@ -75,8 +75,8 @@ def depths(parameters: Parameters) -> list[float]:
 def mapped(
     fits: Sequence[ModelFit], model: str, parameters: Parameters, samples: int
 ) -> list[Mapped]:
-    """For each tensor of `model`, trained with `samples` a worker, its distribution. Raises
-    `InputError` when a fit of this very model has a tensor by its name with another shape."""
+    """Return the distribution of each tensor of `model`, trained with `samples` per worker. Raises
+    `InputError` if a fit of this very model has a tensor of that name with another shape."""
     check_shapes(fits, model, parameters)
     by_kind = list(zip(parameters, kinds(parameters), depths(parameters), strict=True))
     own = next((fit for fit in fits if fit.model == model), None)
@@ -119,8 +119,8 @@ def mapped(
 
 
 def check_shapes(fits: Sequence[ModelFit], model: str, parameters: Parameters) -> None:
-    """Raise `InputError` when a fit of this very model has one of its tensors by name with another
-    shape, or none by name."""
+    """Raise `InputError` if a fit of this very model has a tensor of the same name with another
+    shape, or none of the same name."""
     fit = next((fit for fit in fits if fit.model == model), None)
     if fit is None:
         return
@@ -149,7 +149,7 @@ def check_shapes(fits: Sequence[ModelFit], model: str, parameters: Parameters) -
 def _distance_of_models(
     fit: ModelFit, tensors: Sequence[tuple[tuple[str, tuple[int, ...]], Kind, float]]
 ) -> float:
-    """Mean distance to the nearest tensors, each weighed by its number of elements."""
+    """Return the mean distance to the nearest tensors, weighted by number of elements."""
     total = weights = 0.0
     for (_, shape), kind, depth in tensors:
         weight = math.prod(shape)
@@ -167,6 +167,6 @@ def _distance(fit: TensorFit, shape: tuple[int, ...], kind: Kind, depth: float) 
 
 
 def _mean_norm(fit: ModelFit) -> float:
-    """Geometric mean of the lengths of the tensors' gradients."""
+    """Return the geometric mean of the lengths of the tensors' gradients."""
     lengths = [math.log(t.rms * math.sqrt(t.numel)) for t in fit.tensors if t.rms > 0]
     return math.exp(sum(lengths) / len(lengths)) if lengths else 1.0

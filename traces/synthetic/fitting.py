@@ -1,13 +1,13 @@
-"""Fits of how recorded gradients are distributed, tensor by tensor.
+"""Estimation of the distribution of recorded gradients, tensor by tensor.
 
-Kept, because compressors differ by it: scales of tensors, rows and columns; exact zeros; the share
+Preserved, as compressors depend on it: scales of tensors, rows and columns; exact zeros; the share
 of a few rank-one terms, of one worker and of the mean; the workers' common share, and how it turns
 from iteration to iteration; scatter of lengths between workers; tails of the entries. Lost: which
 row is large (a permutation), correlation between tensors beyond their lengths and between
 neighbouring rows, and anything about the loss: synthetic gradients train nothing.
 
-Estimates of what stays (directions, families) are judged on held-out samples. The energies of the
-rank-one terms are then calibrated, as terms of the common and the own part mix: gradients are
+Estimates of what persists (directions, families) are judged on held-out samples. The energies of
+the rank-one terms are then calibrated, as terms of the common and the own part mix: gradients are
 drawn, and the spectrum is sharpened until a worker's leading term has its recorded share.
 """
 
@@ -38,22 +38,22 @@ from gcsim.traces.synthetic.statistics import (
 from gcsim.traces.synthetic.tensor import SyntheticTensor, kernel_places
 
 FREQUENCIES = 33
-"""Number of frequencies, from 0 to pi, among which the waves of the common part are chosen."""
+"""Number of frequencies from 0 to pi from which the waves of the common part are chosen."""
 WAVES = 3
 _SIMPLER = 0.05
-"""Error of the correlation accepted for a share of 1 less of waves."""
+"""Error of the correlation that is accepted for 1 less in the share of waves."""
 _KEPT_BYTES = 512 << 20
-"""Samples of a tensor up to this size stay in memory; others are read again."""
+"""Limit up to which a tensor's samples stay in memory; others are read again."""
 _CALIBRATED = 256
-"""Most rows and columns of the matrices that the calibration draws."""
+"""Maximum rows and columns of the matrices drawn in calibration."""
 _DRAWN = 6
 _SOURCE = ("model", "data", "seed", "warmup_steps", "learning_rate", "momentum")
 
 
 def fit_trace(trace: Trace, progress: Callable[[str], None] = lambda name: None) -> ModelFit:
     """Fit all tensors of a trace; `progress` gets the name of each finished tensor. Raises
-    `InputError` for less than two workers or iterations, which leave common and noise
-    indistinguishable, and when squares of elements overflow."""
+    `InputError` for less than two workers or iterations, which cannot separate common part and
+    noise, and if squares of elements overflow."""
     short = [
         Problem(
             place=str(trace.folder),
@@ -124,7 +124,7 @@ def _tensor_statistics(trace: Trace, number: int, name: str, shape: tuple[int, .
 
 
 def _logarithms(found: Statistics) -> Floats:
-    """`[iterations, workers]`: logarithm of the length, less its mean; 0 of a gradient of zeros."""
+    """Return the log of the length minus its mean `[iterations, workers]`; 0 for gradients of 0."""
     squares = found.squares
     if not (squares > 0).all():
         return np.zeros(squares.shape)
@@ -134,8 +134,8 @@ def _logarithms(found: Statistics) -> Floats:
 
 
 def _levels(together: Floats) -> tuple[list[float], float]:
-    """The level of each iteration, shrunk by the part that workers alone explain, and the scatter
-    of workers around it."""
+    """Return the level of each iteration, shrunk by the part that workers alone explain, and the
+    scatter of workers around it."""
     iterations, workers = together.shape
     means = together.mean(1)
     within = float(((together - means[:, None]) ** 2).sum() / (iterations * (workers - 1)))
@@ -149,7 +149,7 @@ def _levels(together: Floats) -> tuple[list[float], float]:
 
 
 def _pooled(products: Sequence[Floats]) -> Floats:
-    """Autocorrelation of the common part, by the number of iterations between."""
+    """Return the autocorrelation of the common part, by lag in iterations."""
     total = np.sum(products, 0)
     if total[0] <= 0:
         none: Floats = np.eye(1, len(total))[0]
@@ -159,9 +159,9 @@ def _pooled(products: Sequence[Floats]) -> Floats:
 
 
 def _waves(correlation: Floats) -> list[Wave]:
-    """Few waves whose cosines add up to the correlation; the rest to 1 is new each time. Over few
-    iterations many waves look like noise: of explanations that are about as good, the one with the
-    smallest share of waves is taken."""
+    """Return a few waves whose cosines add up to the correlation; the rest to 1 is new each time.
+    Over few iterations many waves look like noise: among explanations that are about as good, the
+    one with the smallest share of waves wins."""
     lags = np.arange(len(correlation))
     frequencies = np.linspace(0, math.pi, FREQUENCIES)
     weight = np.sqrt((len(correlation) - lags) / len(correlation))  # by the pairs of iterations
@@ -184,7 +184,7 @@ def _waves(correlation: Floats) -> list[Wave]:
 
 
 def _few_waves(table: Floats, wanted: Floats) -> tuple[list[int], Floats, float]:
-    """At most `WAVES` columns, their non-negative shares, and the root mean square of the rest."""
+    """Return at most `WAVES` columns, their non-negative shares, and the RMS of the rest."""
     from scipy.optimize import nnls
 
     shares = nnls(table, wanted)[0]
@@ -238,9 +238,9 @@ def _side(found: SideStatistics, places: int) -> VectorFit:
 
 
 def _calibrated(tensor: TensorFit, model: ModelFit) -> TensorFit:
-    """The tensor with which a drawn gradient's leading term has its recorded share. Terms of the
-    common and the own part spread the energy; where too much, own terms are aligned with common
-    ones, and where that does not suffice the spectrum is sharpened."""
+    """Return the tensor with which a drawn gradient's leading term has its recorded share. Terms of
+    the common and the own part spread the energy; if too much, own terms are aligned with common
+    ones, and if that is not enough the spectrum is sharpened."""
     rows, columns = matrix_shape(tensor.shape)
     if min(rows, columns) == 1 or len(tensor.spectrum) == 1:
         return tensor
@@ -261,7 +261,7 @@ def _calibrated(tensor: TensorFit, model: ModelFit) -> TensorFit:
 
 
 def _bisected(share: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """Point at which an increasing share is `wanted`, to a hundredth of the interval."""
+    """Return where an increasing share is `wanted`, to a hundredth of the interval."""
     for _ in range(7):
         middle = (low + high) / 2
         low, high = (middle, high) if share(middle) < wanted else (low, middle)
@@ -277,7 +277,7 @@ def _sharpened(tensor: TensorFit, exponent: float) -> TensorFit:
 
 
 def _leading_share(tensor: TensorFit, model: ModelFit) -> float:
-    """Mean energy of the leading term of drawn gradients, of a matrix of limited size."""
+    """Return the mean energy of the leading term of drawn gradients, of limited matrix size."""
     shape = list(tensor.shape)
     places = kernel_places(shape)
     shape[0] = min(shape[0], _CALIBRATED)

@@ -1,9 +1,9 @@
-"""Gradients that nobody recorded: drawn from fitted distributions, a bucket at a time.
+"""Synthetic gradients, drawn from fitted distributions one bucket at a time.
 
-The interface of a stored trace (`store.Trace`), for a model with only a table of layers, or
-gradients too large for a disk. Every number is a pure function of (seed, iteration, worker,
-parameter); only one tensor's state is kept. Second moments of samples' gradients are not fitted:
-compressors that need them are refused.
+They have the interface of a stored trace (`store.Trace`), for models known only as a table of
+layers and gradients too large for a disk. Every number is a pure function of (seed, iteration,
+worker, parameter); only one tensor's state is kept. Second moments of samples' gradients are not
+fitted: compressors that need them are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcsim.traces.synthetic.fit_mapping import Mapped, Parameters, mapped
 from gcsim.traces.synthetic.tensor import SyntheticTensor
 
 _NAMED = 2
-"""Recordings that a report names."""
+"""Maximum number of recordings that a report names."""
 
 
 class SyntheticTrace:
@@ -39,8 +39,8 @@ class SyntheticTrace:
         seed: int,
         title: str = DEFAULT_TITLE,
     ) -> None:
-        """For the model of `facts` with these tensors; `title` names the fit in reports. Raises
-        `InputError` when a fit of this very model has a tensor of another shape."""
+        """Prepare draws for the model of `facts` with these tensors; reports call the fit `title`.
+        Raises `InputError` if a fit of this very model has a tensor of another shape."""
         self.facts = facts
         self.parameters = tuple(parameters)
         """Names and shapes, in the order of the model's trained parameters."""
@@ -59,7 +59,7 @@ class SyntheticTrace:
     def bucket(
         self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
     ) -> Bucket:
-        """One worker's bucket in one iteration, float32 `[layout.numel]`."""
+        """Draw one worker's bucket in one iteration, float32 `[layout.numel]`."""
         if second_moments:
             raise InternalError("synthetic gradients have no second moments")
         flat = torch.empty(layout.numel, dtype=torch.float32)
@@ -82,7 +82,7 @@ class SyntheticTrace:
 
 
 def _origin(title: str, tensors: Sequence[Mapped]) -> str:
-    """Text such as "the default fit of gcsim (tensors like those of resnet20_cifar10)"."""
+    """Return text such as "the default fit of gcsim (tensors like those of resnet20_cifar10)"."""
     weights: dict[str, int] = {}
     for each in tensors:
         said = f"{each.model.model}, {each.model.samples_per_worker} samples per worker"

@@ -24,15 +24,15 @@ Samples = Callable[[int, int], "Tensor"]
 Floats = NDArray[np.float64]
 
 TERMS = 16
-"""Most rank-one terms of a tensor."""
+"""Maximum number of rank-one terms of a tensor."""
 DIRECTIONS = 12
-"""Most persistent directions of a side."""
+"""Maximum number of persistent directions of a side."""
 ELEMENTS = 1 << 18
-"""Elements of a tensor on which workers and iterations are compared."""
+"""Number of a tensor's elements on which workers and iterations are compared."""
 _DECOMPOSED = 16
-"""Samples whose singular values are taken."""
+"""Number of samples whose singular values are computed."""
 _SMALL = 128
-"""Rows or columns up to which a matrix is decomposed in full."""
+"""Size in rows or columns up to which a matrix is decomposed in full."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,12 +42,11 @@ class Statistics:
     squares: Floats
     """`[iterations, workers]`: squared length."""
     products: Floats
-    """`[iterations]`: mean product of two workers' gradients of length 1, by the iterations
-    between."""
+    """`[iterations]`: mean product of two workers' unit-length gradients, by lag in iterations."""
     rows: SideStatistics
     columns: SideStatistics
     spectrum: Floats
-    """Mean energies of the leading rank-one terms of a sample, in all at most 1."""
+    """Mean energies of a sample's leading rank-one terms; at most 1 in total."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,9 +54,9 @@ class SideStatistics:
     """Statistics of the rows or the columns."""
 
     scale: Floats
-    """`[n]`: root mean square of a sample of length sqrt(elements)."""
+    """`[n]`: root mean square, for samples scaled to length sqrt(elements)."""
     silent: Floats
-    """`[n]`: share of the samples in which all of it is zero."""
+    """`[n]`: share of the samples in which the whole row or column is zero."""
     held_out: Floats
     """Shares of one half's energy along the leading directions of the other half, whitened."""
     vectors: list[Floats]
@@ -65,7 +64,7 @@ class SideStatistics:
 
 
 def statistics(samples: Samples, iterations: int, workers: int, index: int) -> Statistics:
-    """All of one tensor; `index` keys the random choices. The gradient is not zero throughout."""
+    """Compute all of one tensor; `index` keys the random choices. Not for an all-zero gradient."""
     numbers = [(t, w) for t in range(iterations) for w in range(workers)]
     first = samples(0, 0)
     rows, columns = first.shape
@@ -115,7 +114,7 @@ def _chosen(elements: int, index: int) -> NDArray[np.int64]:
 
 
 def _products(parts: NDArray[np.float32]) -> Floats:
-    """Products of different workers only: a worker's own noise is no common part."""
+    """Use only products of different workers: a worker's own noise is not common."""
     iterations, workers = parts.shape[:2]
     total = parts.sum(1, dtype=np.float64)
     pairs = workers * (workers - 1)
@@ -132,7 +131,7 @@ def _products(parts: NDArray[np.float32]) -> Floats:
 def _held_out(
     samples: Samples, squares: Floats, scales: Sequence[Floats], index: int
 ) -> tuple[Floats, Floats]:
-    """For rows and columns: what the directions of one half of the iterations hold of the other."""
+    """Return, for rows and columns, the energy along one half's directions in the other half."""
     iterations, workers = squares.shape
     whitening = [torch.from_numpy(_inverse(scale)).float() for scale in scales]
     ranks = [max(1, min(DIRECTIONS, len(scale) // 2)) for scale in scales]
@@ -165,14 +164,14 @@ def _held_out(
 
 
 def _spread(iterations: Sequence[int], workers: int) -> list[tuple[int, int]]:
-    """At most `_DECOMPOSED` of them, from all iterations."""
+    """Choose at most `_DECOMPOSED` samples, from all iterations."""
     pairs = [(t, w) for t in iterations for w in range(workers)]
     step = max(1, math.ceil(len(pairs) / _DECOMPOSED))
     return pairs[::step]
 
 
 def _inverse(scale: Floats) -> Floats:
-    """1 / scale, less for almost empty entries: noise must not be blown up."""
+    """Return 1 / scale, less for almost empty entries: noise must not be amplified."""
     squares = scale**2 + 0.01 * np.mean(scale**2)
     return np.where(scale > 0, 1 / np.sqrt(np.maximum(squares, 1e-60)), 0.0)
 
@@ -201,7 +200,7 @@ def _decomposed(
 
 
 def leading(matrix: Tensor, terms: int, index: int) -> tuple[Floats, Floats, Floats]:
-    """The leading left vector, `terms` singular values (or all), and the leading right vector."""
+    """Return leading left vector, `terms` singular values (or all), leading right vector."""
     if min(matrix.shape) <= _SMALL:
         basis = None
         small = matrix.double()
@@ -256,7 +255,7 @@ def _thinned(values: Floats) -> Floats:
 
 
 def _likelihood(sizes: Floats, family: Family, shape: float) -> float:
-    """Mean log density of |x| (but for log 2) under the family with mean square 1."""
+    """Return the mean log density of |x| (but for log 2) in the family with mean square 1."""
     if family == "normal":
         return float(np.mean(-0.5 * math.log(2 * math.pi) - sizes**2 / 2))
     if family == "student_t":
@@ -274,7 +273,7 @@ def _likelihood(sizes: Floats, family: Family, shape: float) -> float:
 
 
 def coherence(vectors: Sequence[Floats], places: int) -> float:
-    """Share of the energy that neighbouring places have in common, beyond what chance gives."""
+    """Return the share of energy that neighbouring places have in common, beyond chance."""
     if places == 1:
         return 0.0
     shares = [
@@ -286,7 +285,7 @@ def coherence(vectors: Sequence[Floats], places: int) -> float:
 
 
 def offset(vectors: Sequence[Floats], scale: Floats, population: Floats) -> float:
-    """Mean over root mean square of the leading direction, beyond what chance gives."""
+    """Return mean over root mean square of the leading direction, beyond chance."""
     alive = scale > 0
     count = int(alive.sum())
     if count < 8 or not len(population) or population[0] <= 0:

@@ -34,15 +34,15 @@ from gcsim.traces.synthetic.fit_file import POINTS, ModelFit, TensorFit, VectorF
 Array = NDArray[np.float32]
 
 ALL_TENSORS = -1
-"""Tensor number in the keys of values common to all tensors."""
+"""Tensor index in the keys of values common to all tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The rows or the columns of one tensor: the part that stays for the whole training."""
+    """The rows or columns of one tensor: the part that stays for the whole training."""
 
     scale: Array
-    """`[n]`, mean square 1 over the entries; 0 for those that are never used."""
+    """`[n]`, with mean square 1 over the entries; 0 for those that are never used."""
     silent: Array | None
     """`[n]`: how often an entry is exactly zero."""
     directions: Array
@@ -57,7 +57,7 @@ def kernel_places(shape: Sequence[int]) -> int:
 
 
 class SyntheticTensor:
-    """One parameter's gradients."""
+    """Gradients of one parameter."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SyntheticTensor:
             self._rest = 0.0
 
     def draw(self, iteration: int, worker: int) -> Array:
-        """float32 `[rows, columns]`."""
+        """Return float32 `[rows, columns]`."""
         own, common = math.sqrt(1 - self._common), math.sqrt(self._common)
         left, right = self._own_factors(iteration, worker)
         gradient: Array
@@ -118,7 +118,7 @@ class SyntheticTensor:
         return gradient
 
     def _common_factors(self, iteration: int) -> tuple[Array, Array]:
-        """Factors of the common part: one side's vectors turn with the iterations."""
+        """Return factors of the common part: one side's vectors turn with the iterations."""
         turning, staying = self._turning
         vectors = np.zeros((len(self._side(turning).scale), self._terms), np.float32)
         for weight, step, name in self._patterns(iteration):
@@ -138,7 +138,7 @@ class SyntheticTensor:
         return [pattern for pattern in found if abs(pattern[0]) > 1e-3]
 
     def _own_factors(self, iteration: int, worker: int) -> tuple[Array, Array]:
-        """Factors of a worker's own noise: its inputs resemble the others', its errors do not."""
+        """Return factors of a worker's own noise: inputs resemble other workers', errors do not."""
         name = f"own {worker}"
         found = [self._vectors(0, iteration, name), self._vectors(1, iteration, name)]
         if self._fit.aligned:
@@ -150,11 +150,11 @@ class SyntheticTensor:
 
     @property
     def _turning(self) -> tuple[int, int]:
-        """The side whose common vectors turn with the iterations, and the other one."""
+        """Return the side whose common vectors turn with the iterations, and the other one."""
         return (1, 0) if len(self._rows.scale) == 1 else (0, 1)
 
     def _vectors(self, axis: int, step: int, name: str) -> Array:
-        """float32 `[n, terms]` of one side, entries of mean square 1."""
+        """Draw float32 `[n, terms]` of one side, with entries of mean square 1."""
         side, fit = self._side(axis), (self._fit.rows, self._fit.columns)[axis]
         word = ("rows", "columns")[axis]
         numbers = stream(self._seed, step, self._index, f"synthetic {name} {word}")
@@ -174,7 +174,7 @@ class SyntheticTensor:
     def _add_noise(
         self, gradient: Array, parts: Sequence[tuple[float, str]], iteration: int
     ) -> None:
-        """Noise without structure beyond the scales of rows and columns, a few rows at a time."""
+        """Add noise, structured only by row and column scales, a few rows at a time."""
         block = max(1, (1 << 20) // gradient.shape[1])
         streams = [
             (weight, stream(self._seed, iteration, self._index, f"synthetic {name} noise"))
@@ -191,7 +191,7 @@ class SyntheticTensor:
             part += noise
 
     def _length(self, iteration: int, worker: int) -> float:
-        """The factor of the level and the scatter; its mean square over workers is the level's."""
+        """Return the factor of level and scatter; its mean square over workers is the level's."""
         levels = self._model.levels
         level = levels[iteration % len(levels)] if levels else 0.0
         logarithm = 0.0
@@ -204,7 +204,7 @@ class SyntheticTensor:
         return math.exp(level + logarithm)
 
     def _silence(self, gradient: Array, side: Side, axis: int, iteration: int, worker: int) -> None:
-        """Rows or columns that got nothing from this mini-batch."""
+        """Zero the rows or columns that got nothing from this mini-batch."""
         if side.silent is None:
             return
         numbers = stream(self._seed, iteration, self._index, f"synthetic silent {axis}", worker)
@@ -216,7 +216,7 @@ class SyntheticTensor:
 
 
 def _to_unit(vectors: Array) -> Array:
-    """Each column to mean square 1, in place; a column of zeros stays."""
+    """Scale each column to mean square 1, in place; a column of zeros stays."""
     squares = np.einsum("ij,ij->j", vectors, vectors, dtype=np.float64)
     vectors *= np.sqrt(len(vectors) / np.maximum(squares, 1e-30)).astype(np.float32)
     return vectors
@@ -255,7 +255,7 @@ def _make_side(fit: VectorFit, size: int, places: int, numbers: np.random.Genera
 
 
 def unit_draws(numbers: np.random.Generator, fit: VectorFit, shape: tuple[int, int]) -> Array:
-    """Draws of the fitted family with mean 0 and mean square 1."""
+    """Draw from the fitted family, with mean 0 and mean square 1."""
     if fit.family == "normal":
         return numbers.standard_normal(shape, np.float32)
     if fit.family == "laplace":

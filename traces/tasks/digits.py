@@ -45,7 +45,7 @@ class Digits:
         self._seed = seed
 
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
-        """Images float32 `[size, *shape]` and labels int64 `[size]` of a worker's step."""
+        """Draw images float32 `[size, *shape]` and labels int64 `[size]` of a worker's step."""
         drawn = [
             stream(self._seed, step, position, "digits", worker).integers(len(self._labels))
             for position in range(size)
@@ -54,7 +54,7 @@ class Digits:
         return self._sized(self._images[chosen]), self._labels[chosen]
 
     def split(self) -> Split:
-        """A fifth of the images, drawn by the seed, is held out."""
+        """Split the images: a fifth, drawn by the seed, is held out."""
         order = torch.from_numpy(stream(self._seed, 0, 0, "digits split").permutation(_COUNT))
         held, learned = order[: _COUNT // 5], order[_COUNT // 5 :]
         train, test = (
@@ -64,7 +64,7 @@ class Digits:
         return Split(train=train, test=test, source=self.source)
 
     def _sized(self, images: Tensor) -> Tensor:
-        """`[n, 1, 8, 8]` in the model's shape."""
+        """Bring `[n, 1, 8, 8]` to the model's shape."""
         channels, height, width = self._format
         sized = torch.nn.functional.interpolate(
             images, size=(height, width), mode="bilinear", align_corners=False

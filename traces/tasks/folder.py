@@ -1,4 +1,4 @@
-"""A folder of images: `train/` and `test/`, in each a folder a class, with PNG or JPEG files.
+"""A folder of images: `train/` and `test/`, each with a folder of PNG or JPEG files per class.
 
 Pillow reads the images; they are brought to the model's height, width and channels (one: grey;
 three: RGB; bilinear) and shifted and scaled so that each channel of `train/` has mean 0 and
@@ -28,7 +28,7 @@ _HINT = "write FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png (or .jpg)"
 
 
 def listing(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Images by part and class, sorted."""
+    """Return the images by part and class, sorted."""
     return {
         part: {
             label.name: sorted(p for p in label.iterdir() if p.suffix.lower() in SUFFIXES)
@@ -41,7 +41,7 @@ def listing(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def fault(folder: Path, entry: ModelEntry) -> tuple[str, str] | None:
-    """Fault of a folder for a model, and its remedy; no image is opened."""
+    """Return a folder's fault for a model, and its remedy; opens no image."""
     shape = entry.input_shape
     if entry.input != "samples" or len(shape) != 3 or shape[0] not in (1, 3):
         hint = "a model with an input_shape of [3, height, width] or [1, height, width] fits"
@@ -77,7 +77,7 @@ def _fault_of_classes(
 
 @lru_cache(maxsize=8)
 def fingerprint(folder: Path) -> str:
-    """A hash of all images and of where they are."""
+    """Return a hash of all images and their places."""
     digest = hashlib.sha256()
     for part, classes in listing(folder).items():
         for name, paths in classes.items():
@@ -90,7 +90,7 @@ def fingerprint(folder: Path) -> str:
 
 @lru_cache(maxsize=1)
 def images(folder: Path, entry: ModelEntry) -> Split:
-    """The two parts. Raises `InputError` for a faulty folder, or a file that is no image."""
+    """Return the two parts. Raises `InputError` for a faulty folder, or a broken image file."""
     wrong = fault(folder, entry)
     if wrong is not None:
         raise InputError(Problem(place="train.task", message=wrong[0], hint=wrong[1]))
@@ -114,7 +114,7 @@ def images(folder: Path, entry: ModelEntry) -> Split:
 
 
 class Images:
-    """Images as bytes `[n, channels, height, width]` and their classes."""
+    """Images as bytes `[n, channels, height, width]`, and their classes."""
 
     def __init__(self, pixels: Tensor, labels: Indices, mean: Tensor, deviation: Tensor) -> None:
         self._pixels, self._labels, self._mean, self._deviation = pixels, labels, mean, deviation
@@ -134,7 +134,7 @@ class Images:
 
 
 def _pixels(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """uint8 `[channels, height, width]`."""
+    """Decode an image to uint8 `[channels, height, width]`."""
     from PIL import Image, UnidentifiedImageError
 
     channels, height, width = shape

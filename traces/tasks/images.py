@@ -33,20 +33,20 @@ from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks.split import Split, TensorSamples
 
 CLASSES = 10
-"""Most outputs that are used as labels."""
+"""Maximum number of outputs that are used as labels."""
 _SHORTEST, _LONGEST = 4.0, 24.0
 """Wavelengths in pixels that convolutions of 3 to 11 pixels can distinguish."""
 _SCALE = 0.75
-"""Brings the images' standard deviation to about 1."""
+"""Factor that brings the images' standard deviation to about 1."""
 _NOISE = 1.0
 """Half the width of the uniform noise before scaling; gratings have contrasts of 0.5 to 1."""
 _TAU = 2 * math.pi
 _LEARNED, _HELD_OUT = 8192, 2048
-"""Images of a split, fewer where they would take more than `_ROOM`."""
+"""Number of images of a split, fewer if they would take more than `_ROOM`."""
 _SPLIT = 1 << 40
-"""The step of a split's images: no training comes to it."""
+"""Step number of a split's images: no training reaches it."""
 _ROOM = 1 << 29
-"""Bytes of a split."""
+"""Maximum bytes of a split."""
 
 
 class Textures:
@@ -73,7 +73,7 @@ class Textures:
         self._tint = math.sqrt(3) * (2 * place[:, 4:] - 1)  # [classes, channels], variance 1
 
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
-        """Images float32 `[size, *shape]` and labels int64 `[size]` of a worker's step."""
+        """Draw images float32 `[size, *shape]` and labels int64 `[size]` of a worker's step."""
         channels, height, width = self._size
         pixels = channels * height * width
         labels = np.empty(size, dtype=np.int64)
@@ -95,7 +95,7 @@ class Textures:
         return images.view(size, *self.shape), torch.from_numpy(labels)
 
     def split(self) -> Split:
-        """Images made once: four fifths are learned."""
+        """Make all images once; four fifths are for training."""
         fitting = _ROOM / (4 * math.prod(self.shape) * (_LEARNED + _HELD_OUT))
         sizes = [int(count * min(1.0, fitting)) for count in (_LEARNED, _HELD_OUT)]
         train, test = (
@@ -149,7 +149,7 @@ def _window(
 
 
 def _unit(colour: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Vectors of mean square 1 over the last axis (at least one channel stands out)."""
+    """Scale vectors to mean square 1 over the last axis (at least one channel stands out)."""
     power = np.sqrt(np.mean(colour**2, axis=-1, keepdims=True))
     unit: NDArray[np.float64] = colour / np.maximum(power, 1e-12)
     return unit

@@ -55,7 +55,7 @@ def own_split(entry: ModelEntry) -> Split:
 
 
 def _fault(entry: ModelEntry, part: Samples) -> str:
-    """Reason why samples do not fit the model, by the first and the last of them."""
+    """Return why samples do not fit the model, by the first and the last of them."""
     if not len(part):
         return "it has no samples"
     inputs, labels = part.taken(np.array([0, len(part) - 1]))

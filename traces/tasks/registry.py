@@ -33,8 +33,8 @@ class TaskEntry:
     title: str
     input: InputKind
     make: str
-    """`package.module:callable`; called with (entry, seed), returns a `Task`. Raises `InputError`
-    where the model does not fit the data, or the data are missing."""
+    """`package.module:callable`; called with (entry, seed), it returns a `Task`. Raises
+    `InputError` where the model does not fit the data, or the data are missing."""
 
 
 _SHIPPED = (

@@ -21,10 +21,10 @@ class Samples(Protocol):
 
     @property
     def labels(self) -> Indices | None:
-        """Each sample's class, `[n]`; None where a sample has many labels, or none are known."""
+        """Each sample's class, `[n]`; None if samples have several labels, or none are known."""
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of some samples, in that order, as `Task.batch` gives them."""
+        """Return inputs and labels of some samples, in that order, as `Task.batch` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,11 +34,11 @@ class Split:
     train: Samples
     test: Samples
     source: str
-    """Description of the data, for people."""
+    """Description of the data."""
 
 
 class TensorSamples:
-    """Samples that lie in memory: inputs `[n, ...]`, labels int64 `[n]`."""
+    """Samples in memory: inputs `[n, ...]`, labels int64 `[n]`."""
 
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
         self._inputs, self._labels = inputs, labels
@@ -53,7 +53,7 @@ class TensorSamples:
         return found
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Samples at these indices (`Samples.taken`)."""
+        """Return the samples at these indices (`Samples.taken`)."""
         chosen = torch.from_numpy(indices)
         return self._inputs[chosen], self._labels[chosen]
 
@@ -69,12 +69,12 @@ class DatasetSamples:
 
     @property
     def labels(self) -> Indices | None:
-        """Labels by `dataset.targets`, as torchvision's have them; None without such a list."""
+        """Labels from `dataset.targets`, as in torchvision; None without such a list."""
         targets = getattr(self._dataset, "targets", None)
         return None if targets is None else np.asarray(targets, dtype=np.int64)
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Samples at these indices (`Samples.taken`)."""
+        """Return the samples at these indices (`Samples.taken`)."""
         pairs: Sequence[Any] = [self._dataset[int(index)] for index in indices]
         inputs = torch.stack([torch.as_tensor(given) for given, _ in pairs])
         labels = torch.stack([torch.as_tensor(label) for _, label in pairs])

@@ -40,7 +40,7 @@ FILE = Path(__file__).with_name("text.xz")
 _SHA256 = "d208b34444814cbb12682203406535e80065cbeb8560183b56afbd4fd4f28991"
 """SHA-256 of the file."""
 SOURCE = f"gcsim's own sources, frozen (text.xz, SHA-256 {_SHA256[:8]})"
-"""Description of the text, for people."""
+"""Description of the text."""
 
 
 @lru_cache(maxsize=1)
@@ -68,7 +68,7 @@ _JUDGED = 512
 
 
 class TokenSequences:
-    """Stretches of a text as tokens, and for each token the one that follows it."""
+    """Stretches of a text as tokens, and the next token for each."""
 
     def __init__(self, tokens: NDArray[np.int32], *, length: int, seed: int, source: str) -> None:
         """`tokens` is the whole text. Raises `InputError` when a sample would not fit into it."""
@@ -116,10 +116,10 @@ class TokenSequences:
 
 
 class _Places:
-    """Samples that begin at some places of a text."""
+    """Samples that begin at given places of a text."""
 
     labels = None
-    """A sample has a label for each token."""
+    """Return None: a sample has a label for each token."""
 
     def __init__(self, tokens: NDArray[np.int32], places: Indices, length: int) -> None:
         self._tokens, self._places, self._length = tokens, places, length
@@ -128,7 +128,7 @@ class _Places:
         return len(self._places)
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Samples at these indices (`Samples.taken`)."""
+        """Return the samples at these indices (`Samples.taken`)."""
         return _sequences(self._tokens, self._places[indices], self._length)
 
 

@@ -1,1 +1,1 @@
-"""Times of kernels and training steps on this device."""
+"""Timing of kernels and training steps on this device."""

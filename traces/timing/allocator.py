@@ -1,9 +1,9 @@
-"""Keep freed memory for the next tensor, instead of returning it to the system each time.
+"""Settings of malloc that keep freed memory for the next tensor, not returning it to the system.
 
-glibc maps every block over 32 MB afresh and unmaps it when freed, so each temporary of a large
-bucket pays for all its page faults: several times the arithmetic's cost. Two settings of malloc
-turn that off. Kept memory has one compressor's and bucket's sizes and may not fit the next: in
-between it is returned. No result changes.
+glibc maps every block over 32 MB anew and unmaps it when freed, so each temporary of a large bucket
+causes page faults that cost several times its arithmetic. Two settings turn that off. The kept
+memory has the sizes of one compressor and bucket and may not fit the next, so it is returned in
+between. Results do not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LARGEST_INT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library to keep what is freed; False where it is not glibc."""
+    """Tell the C library to keep freed memory; return False if it is not glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -25,7 +25,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> bool:
-    """Return what is free to the system now; False where the C library is not glibc."""
+    """Return free memory to the system now; return False if the C library is not glibc."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):

@@ -1,6 +1,6 @@
-"""torch kernels that stand for a class: a table of calls that run on any device of torch's. A case
-has the class, its operands for n elements, and the call, whose bytes the meter counts. Selections
-keep 1 %, indices ascend, values are heavy-tailed: as in compressors."""
+"""torch kernels that represent each class: a table of calls that run on any torch device. A case
+has the class, its operands for n elements, and the call, whose bytes the meter counts. As in
+compressors, selections keep 1 %, indices ascend, and values are heavy-tailed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Case:
     """Operands for n elements on a device."""
     call: Callable[..., object]
     largest: int = 1 << 25
-    """Elements beyond which it takes too long."""
+    """Most elements: more would take too long."""
     waits: bool = False
-    """The host waits for the device inside the call."""
+    """Whether the host waits for the device inside the call."""
 
 
 def cost_of(call: Callable[[], object]) -> KernelCost:
-    """Metered cost of a call of one kernel. Raises `InternalError` for more or none."""
+    """Return the metered cost of a call that runs one kernel. Raises `InternalError` otherwise."""
     with segment() as recorder:
         call()
     if len(recorder.fixed) != 1:
@@ -55,7 +55,7 @@ def _two(n: int, device: str) -> Operands:
 
 
 def _hundredth(n: int, device: str) -> Tensor:
-    """Ascending positions of 1 % of n, spread unevenly."""
+    """Return ascending positions of 1 % of n."""
     return torch.arange(0, n, 100, device=device)
 
 
@@ -128,4 +128,4 @@ CASES: tuple[Case, ...] = (
     Case("factorization", "qr, 16 columns", _tall(16), torch.linalg.qr, 1 << 18),
     Case("host_sync", "item", _one, lambda x: x[0].item(), 1, True),
 )
-"""Every class has at least one."""
+"""Cases of all classes."""

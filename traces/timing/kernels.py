@@ -1,10 +1,10 @@
 """Times of a compressor's own kernels on this device, measured where they occur.
 
 Workers exchange one bucket as in stage 1, with the meter's clock around every kernel: operands are
-the method's real ones (selected share, distribution of codes, cache), every compressor is covered
-without a table, and a kernel's bytes are those that the meter counts again. The gradient is
-heavy-tailed, as gradients are: N(0, 1) exp(0.8 N(0, 1)) 1e-3, another one for each worker. A call's
-time is the lowest of its repeats over steps and workers, because disturbances only add.
+the method's real ones (selected share, distribution of codes, cache state), every compressor is
+covered without a table, and bytes are counted by the same meter. The gradients are heavy-tailed,
+like real ones: N(0, 1) exp(0.8 N(0, 1)) 1e-3, a different one per worker. A call's time is the
+lowest of its repeats over steps and workers, because disturbances only add time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gcsim.traces.timing.allocator import keep_freed_memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One call of one kernel in one kind of step: its cost, and the lowest of its times."""
+    """One call of a kernel in one kind of step: its cost and lowest time."""
 
     compressor: str
     elements: int
@@ -36,14 +36,14 @@ class Site:
 
 
 def gradient(elements: int, seed: int) -> Tensor:
-    """A heavy-tailed float32 `[elements]`."""
+    """Draw a heavy-tailed float32 `[elements]`."""
     with keyed_generator(seed, "gradient for timing"):
         spread = torch.randn(elements).mul_(0.8).exp_()
         return torch.randn(elements).mul_(spread).mul_(1e-3)
 
 
 def matrix_bucket(gradient: Tensor, *, second_moments: bool) -> Bucket:
-    """A bucket of one matrix, as square as its number of elements allows."""
+    """Return a bucket with one matrix, as square as its number of elements allows."""
     elements = gradient.numel()
     columns = next(c for c in range(int(elements**0.5), 0, -1) if elements % c == 0)
     piece = TensorSlice(name="weight", shape=(elements // columns, columns), offset=0, index=0)
@@ -55,11 +55,11 @@ def matrix_bucket(gradient: Tensor, *, second_moments: bool) -> Bucket:
 
 
 STEPS = 2
-"""Steps of each kind: the first one sets memory up."""
+"""Steps of each kind; the first one allocates memory."""
 
 
 def steps_of(cls: type[Compressor], parameters: CompressorParameters) -> list[int]:
-    """`STEPS` steps of each kind, the kinds in turn; further steps of a kind are skipped."""
+    """Return `STEPS` steps of each kind, the kinds in turn; further steps of a kind are skipped."""
     first, period = cls.warmup_steps(parameters), cls.period(parameters)
     phases = [cls.phase(parameters, first + n) for n in range(period)]
     places = sorted(phases.index(name) for name in set(phases))
@@ -75,10 +75,10 @@ def time_kernels(
     rounds: int,
     clock: Clock = time.perf_counter,
 ) -> list[Site]:
-    """The kernels of two steps of each kind; one gradient for each worker, on `clock`'s device.
+    """Time the kernels of two steps of each kind; one gradient per worker, on `clock`'s device.
 
-    The same steps are run `rounds` times from the start, and the lowest time of each call counts.
-    Kernels of only the first step of a kind set memory up, and are left out; so are loops in host
+    The same steps run `rounds` times from the start, and the lowest time of each call counts.
+    Kernels that run only in the first step of a kind (setup) are left out; so are loops in host
     memory on a GPU. Compile the loops first, by timing a short gradient. Freed memory is kept.
     """
     keep_freed_memory()
@@ -110,7 +110,7 @@ def time_kernels(
 
 
 def _calls(meter: Meter) -> Iterator[tuple[tuple[object, ...], TimedKernel]]:
-    """Each kernel with its place: worker, stretch, name, and number among those of the name."""
+    """Yield each kernel with its place: worker, stretch, name, index among those so named."""
     stretches: list[tuple[object, Recorder]] = [
         ((rank, position), recorder)
         for rank, recorders in enumerate(meter.segments)

@@ -1,6 +1,6 @@
-"""Training steps of a model timed here: T(b) = fixed + per_sample * b, through the lowest times at
-two batch sizes, of whole steps (forward, loss, backward, SGD with momentum) on random samples: time
-does not depend on what is learnt."""
+"""Timed training steps of a model on this device: T(b) = fixed + per_sample * b, through the lowest
+times at two batch sizes, for whole steps (forward, loss, backward, SGD with momentum) on random
+samples, since time does not depend on what is learnt."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class StepTimes:
 
     model: str
     seconds: dict[int, float]
-    """The lowest time of a step, by batch size."""
+    """Lowest time of a step, by batch size."""
     forward_flops: int
-    """Per sample."""
+    """Forward FLOPs per sample."""
 
     @property
     def line(self) -> tuple[float, float]:
         """(fixed, per sample) in seconds, through the smallest and the largest batch; through the
-        origin where the small batch took more a sample than a line can have."""
+        origin if the small batch took too long per sample for a line."""
         small, large = min(self.seconds), max(self.seconds)
         if small == large:
             return 0.0, self.seconds[large] / large
@@ -42,7 +42,7 @@ class StepTimes:
 
     @property
     def flop_rate(self) -> float:
-        """FLOP per second of the step with the largest batch, three forward passes' worth."""
+        """FLOP/s of the step with the largest batch, which counts as three forward passes."""
         batch = max(self.seconds)
         return 3 * self.forward_flops * batch / self.seconds[batch]
 
@@ -55,8 +55,8 @@ def time_steps(
     repeats: int = 3,
     advance: Callable[[str], None] = lambda note: None,
 ) -> StepTimes:
-    """Time steps at `batch` samples and at a quarter of it. Raises `InputError` when the model
-    cannot be trained or does not fit into memory."""
+    """Time steps at `batch` samples and at a quarter of it. Raises `InputError` if the model cannot
+    be trained or does not fit in memory."""
     model = build_model(entry, seed=0, device=clock.device)
     seconds = {}
     for size in sorted({max(2, batch // 4), max(2, batch)}):
@@ -87,7 +87,7 @@ def _step(
 
 
 def samples(entry: ModelEntry, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Random inputs and labels of a batch of `size`."""
+    """Draw random inputs and labels for a batch of `size`."""
     with keyed_generator(0, "samples for timing"):
         if entry.input == "tokens":
             tokens = torch.randint(entry.classes, (size, *entry.input_shape))

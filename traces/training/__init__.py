@@ -1,1 +1,1 @@
-"""Trajectories of training with a compressor in the loop; they know no cluster."""
+"""Trajectories of training with a compressor in the loop; independent of the cluster."""

@@ -1,6 +1,6 @@
-"""State of a training on disk, whole or not at all, to continue after a kill with the same bits:
-what hangs on a `Team`, as plain data (`compressors/state.py`), tensors in a safetensors file, the
-rest in JSON in front of it. Nothing is unpickled."""
+"""The state of a training on disk, whole or not at all, to continue with the same bits after a
+kill: a `Team`'s state as plain data (`compressors/state.py`), with tensors in a safetensors file
+after the rest as JSON. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gcsim.compressors.state import CannotBeKeptError, plain, restored
 from gcsim.files import replacing, sealed, unsealed
 
 _LENGTH = 8
-"""Bytes in front of the JSON."""
+"""Bytes of the length before the JSON."""
 
 
 def write(path: Path, about: Mapping[str, object], state: object) -> None:
-    """Put plain data and a state under `path`. Raises `InputError` without room, and
+    """Write plain data and a state to `path`. Raises `InputError` without room, and
     `CannotBeKeptError`."""
     import safetensors.torch
 
@@ -30,7 +30,7 @@ def write(path: Path, about: Mapping[str, object], state: object) -> None:
 
 
 def read(path: Path) -> tuple[Any, Any] | None:
-    """The written plain data, and `restore`'s argument; None where not whole, or not by `write`."""
+    """Return the plain data, and the argument for `restore`; None if damaged or not by `write`."""
     try:
         body = unsealed(path.read_bytes())
     except OSError:
@@ -46,9 +46,9 @@ def read(path: Path) -> tuple[Any, Any] | None:
 
 
 def restore(state: object, kept: Any, device: torch.device | str = "cpu") -> None:
-    """Bring a fresh `state` to a written one; its tensors and objects stay the same, other vectors
-    are put on the device. Raises `CannotBeKeptError` for data not by `write`; the state is then of
-    no use."""
+    """Set a new `state` to a stored one; its tensors and objects are kept, other vectors are put on
+    the device. Raises `CannotBeKeptError` for data that `write` did not make; the state is then
+    unusable."""
     import safetensors.torch
 
     saved, body = kept
@@ -57,5 +57,5 @@ def restore(state: object, kept: Any, device: torch.device | str = "cpu") -> Non
         restored(saved, {name: t.to(device) if t.dim() else t for name, t in read.items()}, state)
     except CannotBeKeptError:
         raise
-    except Exception as error:  # all that a text can bring about that is no state
+    except Exception as error:  # anything that text which is not a state can cause
         raise CannotBeKeptError(f"{type(error).__name__}: {error}") from error

@@ -1,6 +1,6 @@
-"""Training of a trajectory: step by step, evaluated at intervals, kept on disk as it goes. After
-each evaluation its state may be written (`checkpoint.py`), from which another process continues
-alike. An ended one is a JSON file, without the state."""
+"""The training loop of a trajectory: step by step, evaluated at intervals, and stored as it goes.
+After an evaluation its state may be written (`checkpoint.py`), from which another process continues
+identically. A finished trajectory is a JSON file, without the state."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gcsim.traces.training.team import Done, Team
 from gcsim.traces.training.trajectory import Evaluation, Trajectory, Window, holds
 
 KEEP_EVERY = 10.0
-"""Seconds of training, about, that a kill can lose."""
+"""About how many seconds of training a kill can lose."""
 _TRAJECTORY = TypeAdapter(Trajectory)
 _SMOOTHED = 20
-"""Steps whose mean loss is compared with that of untrained weights."""
+"""Steps whose mean loss is compared with the loss of untrained weights."""
 
 Records = Sequence[Sequence[CollectiveRecord]]
 """A step's collectives, by bucket."""
@@ -36,7 +36,7 @@ Records = Sequence[Sequence[CollectiveRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Rules of a training: steps between evaluations, and early ends."""
+    """Rules of a training: when to evaluate, the schedule, and when to end early."""
 
     evaluate_every: int
     schedule: Schedule
@@ -53,10 +53,10 @@ def advance(
     until: int | None = None,
     told: Callable[[int], None] = lambda steps: None,
 ) -> Trajectory:
-    """Train up to a step (`until`; None: to the end) and return the trajectory. `fresh` is it
-    before its first step, `path` names the files: `.json` of an ended one, `.state` of one that can
+    """Train up to a step (`until`; None: to the end) and return the trajectory. `fresh` is the
+    trajectory before its first step; `path` names the files: `.json` if ended, `.state` if it can
     continue. `told` gets the steps done. Raises `InputError` as `Team.step` does, and
-    `CannotBeKeptError` where a state does not fit the team, which is then of no use; the state is
+    `CannotBeKeptError` if a state does not fit the team, which is then unusable; the state is
     removed."""
     known, state = _kept(path)
     done = asked_for(known, rules, until)
@@ -92,15 +92,15 @@ def advance(
 
 
 def load(path: Path, rules: Rules, until: int | None = None) -> Trajectory | None:
-    """Kept trajectory, as far as asked (`asked_for`)."""
+    """Return the stored trajectory, as far as requested (`asked_for`)."""
     return asked_for(_kept(path)[0], rules, until)
 
 
 def asked_for(
     known: Trajectory | None, rules: Rules, until: int | None = None
 ) -> Trajectory | None:
-    """A trajectory, perhaps trained further and for another target, up to a step (None: to the end)
-    and as far as these rules let it go. None where it must be trained (further)."""
+    """Return a trajectory up to a step (None: to the end) and as far as these rules let it run,
+    even if it was trained further or for another target. None if it must be trained (further)."""
     found = None if known is None else _given_up(known, rules)
     if found is None:
         return None
@@ -111,7 +111,7 @@ def asked_for(
 
 
 def _cut(known: Trajectory, step: int) -> Trajectory:
-    """The trajectory as it was after `step` steps."""
+    """Return the trajectory as it was after `step` steps."""
     return replace(
         known,
         losses=known.losses[:step],
@@ -123,8 +123,8 @@ def _cut(known: Trajectory, step: int) -> Trajectory:
 
 
 def _kept(path: Path) -> tuple[Trajectory | None, Any]:
-    """The further of both files (one put away may have been trained further since), and its state:
-    None where missing."""
+    """Return the longer trajectory of both files (a `.json` may have been trained further since),
+    and its state; None if missing."""
     found: list[Trajectory] = []
     with suppress(OSError, ValidationError):
         body = unsealed(path.with_suffix(".json").read_bytes())
@@ -146,14 +146,14 @@ def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:
 
 
 def put_away(path: Path) -> None:
-    """Keep a trajectory's records, and drop its state, which takes the room of several models."""
+    """Keep a trajectory's records, and drop its state, which is as large as several models."""
     known, _ = _kept(path)
     if known is not None and path.with_suffix(".state").exists():
         _write(path, known)
 
 
 def write(path: Path, now: Trajectory) -> bool:
-    """Put a trajectory where `load` reads it; False without room, or where it could not be read."""
+    """Store a trajectory for `load`; return False without room or if it cannot be read back."""
     body = _TRAJECTORY.dump_json(now)
     with suppress(InputError, ValidationError):
         _TRAJECTORY.validate_json(body)
@@ -169,7 +169,7 @@ def _write(path: Path, now: Trajectory) -> None:
 
 def _keep(path: Path, now: Trajectory, team: Team) -> None:
     about: Any = _TRAJECTORY.dump_python(now, mode="json")
-    # without room for it, training begins again
+    # without room, training starts again
     with suppress(InputError, ValidationError, CannotBeKeptError):
         _TRAJECTORY.validate_python(about, strict=False)
         checkpoint.write(path.with_suffix(".state"), about, team.state())
@@ -199,7 +199,7 @@ class _Kind:
 
     name: str
     number: int
-    """Number of the first step."""
+    """Number of its first step."""
     records: list[Records] = field(default_factory=list)
     """Records by step."""
     exchanges: tuple[Exchange, ...] = ()
@@ -209,7 +209,7 @@ class _Kind:
 def _window(
     team: Team, now: Trajectory, rules: Rules, last: int, told: Callable[[int], None]
 ) -> Trajectory:
-    """Train up to the next evaluation, and judge."""
+    """Train up to the next evaluation, and evaluate."""
     first = len(now.losses)
     end = min(last, first + rules.evaluate_every - first % rules.evaluate_every)
     kinds: dict[object, _Kind] = {}
@@ -264,7 +264,7 @@ def _note(
 def _closed(
     kinds: dict[object, _Kind], order: Sequence[object], first: int, quality: Quality | None
 ) -> Window:
-    """The window; a kind of step that was never metered has the kernels of another."""
+    """Return the window; a kind of step that was never metered gets the kernels of another."""
     metered = next(kind.exchanges for kind in kinds.values() if kind.exchanges)
     numbers = {key: number for number, key in enumerate(kinds)}
     sent = 0.0
@@ -294,7 +294,7 @@ def _closed(
 
 
 def _mean(records: Sequence[CollectiveRecord]) -> CollectiveRecord:
-    """One collective of several steps of a kind, with the mean bytes of each worker."""
+    """Average one collective over several steps of a kind, by worker."""
     first = records[0]
     sent = [
         round(sum(of_rank) / len(records))
@@ -315,7 +315,7 @@ def _ended(now: Trajectory, losses: Sequence[float], how: Any, why: str) -> Traj
 
 
 def _diverging(losses: Sequence[float], now: Trajectory) -> str:
-    """Reason why training diverges; "" where it does not."""
+    """Return why training diverges; "" if it does not."""
     recent = losses[-_SMOOTHED:]
     mean = sum(recent) / len(recent)
     untrained = now.evaluations[0].loss
@@ -327,7 +327,7 @@ def _diverging(losses: Sequence[float], now: Trajectory) -> str:
 
 
 def _hopeless(now: Trajectory, target: Target) -> str:
-    """Reason why the target will not be reached; "" while it may."""
+    """Return why the target will not be reached; "" while it may."""
     trained = len(now.losses)
     if trained < now.steps / 2 or target.of_dense is not None or holds(target, now.evaluations[-1]):
         return ""
@@ -335,7 +335,7 @@ def _hopeless(now: Trajectory, target: Target) -> str:
     before = [one for one in now.evaluations if one not in recent]
 
     def best(of: Sequence[Evaluation]) -> float:
-        """Closeness to the target: higher is nearer."""
+        """Return the closeness to the target: higher is nearer."""
         return max(-one.loss if target.loss is not None else one.accuracy or 0.0 for one in of)
 
     wanted = -target.loss if target.loss is not None else target.accuracy

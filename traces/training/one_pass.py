@@ -1,18 +1,18 @@
-"""Gradients of all workers from one forward and backward pass of their batches together.
+"""Gradients of all workers from a single forward and backward pass of all their batches.
 
-N passes of a small model are N times the calls of small kernels. Where workers' weights are equal,
-one pass has all their samples, worker after worker, and stops at the layers' outputs; a layer's
-parameters get each worker's gradient from its samples' inputs and output gradients:
+N passes of a small model launch N times as many small kernels. If workers' weights are equal, one
+pass processes all their samples, worker after worker, and stops at the layers' outputs; each
+worker's gradient of a layer's parameters follows from its samples' inputs and output gradients:
 
-- Linear: one batched matrix product; Conv2d: one weight gradient a worker.
-- Embedding: one gradient of `workers` tables behind each other.
+- Linear: one batched matrix product; Conv2d: one weight gradient per worker.
+- Embedding: one gradient of `workers` consecutive tables.
 - Layer and root-mean-square normalisation, biases: sums over the worker's samples.
-- Second moments: the layer's closed form, on the worker's part.
+- Second moments: the layer's closed form on the worker's part.
 
-Sums of float32 have another order than in passes of one worker: gradients agree to rounding. Other
-layers, and batch normalisation, where samples meet, have no such form (`fits`). A comparison with
-passes of one worker (`agrees`) rules out models that use parameters outside of these layers, mix
-samples, or draw (dropout).
+Float32 sums have another order than in separate passes, so gradients agree up to rounding. Other
+layers, and batch normalisation, which mixes samples, have no such form (`fits`). A comparison with
+separate passes (`agrees`) excludes models that use parameters outside these layers, mix samples, or
+draw random numbers (dropout).
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from gcsim.traces.moments import (
 )
 
 _CLOSE = 1e-3
-"""Most relative deviation of a parameter's gradient; rounding leaves 1e-6 or so."""
+"""Largest accepted relative deviation of a parameter's gradient; rounding causes about 1e-6."""
 _ROUNDING = 1e-6
-"""The same over the norm of the whole gradient, for parameters whose gradient is 0."""
+"""The same relative to the norm of the whole gradient, for parameters whose gradient is 0."""
 
 
 def fits(model: nn.Module) -> bool:
-    """Whether all trained parameters are of layers with a form for each worker, and the model keeps
-    nothing beside them, as batch normalisation does."""
+    """Whether all trained parameters belong to layers with a form per worker, and the model has no
+    other state, such as that of batch normalisation."""
     layers = [layer for layer in model.modules() if has_closed_form(layer)]
     own = {id(p) for layer in layers for p in layer.parameters(recurse=False)}
     return all(id(p) in own for _, p in trainable(model)) and not list(model.buffers())
 
 
 class OnePass:
-    """The pass of a model."""
+    """A single pass of a model for all workers."""
 
     def __init__(
         self, model: nn.Module, rows: Sequence[Tensor], moments: Sequence[Tensor] | None = None
     ) -> None:
-        """`rows` take the gradients, by trained parameter: `[workers, *shape]`; `moments` the
-        samples' second moments (`traces/moments.py`)."""
+        """Prepare the pass; `rows` receive the gradients, by trained parameter: `[workers,
+        *shape]`, `moments` the samples' second moments (`traces/moments.py`)."""
         self._workers = len(rows[0])
         self._parameters = [parameter for _, parameter in trainable(model)]
         own: Sequence[Tensor | None] = moments or [None for _ in rows]
         added = zip(rows, own, strict=True)
         rows_of = {id(p): both for p, both in zip(self._parameters, added, strict=True)}
         self._calls: list[tuple[nn.Module, Tensor, Tensor]] = []
-        """Layer, input and output of each call in a pass."""
+        """Layer, input and output of each call in the pass."""
         self._own: dict[nn.Module, list[tuple[str, Tensor, Tensor | None]]] = {}
-        """Roles of a layer's trained parameters, and their rows, of moments too."""
+        """Roles of trained parameters and their rows, also of moments, by layer."""
         for layer in filter(has_closed_form, model.modules()):
             named = [(role, id(p)) for role, p in layer.named_parameters(recurse=False)]
             self._own[layer] = [(role, *rows_of[p]) for role, p in named if p in rows_of]
@@ -72,7 +72,7 @@ class OnePass:
 
     def add(self, losses_of: Callable[[], Tensor]) -> Tensor:
         """Add each worker's gradient of its losses' sum, and its moments, to its rows. `losses_of`
-        is the forward pass, and gives each sample's loss, `[workers * batch]`, which is returned as
+        runs the forward pass and returns each sample's loss, `[workers * batch]`; return it as
         `[workers, batch]`."""
         handles = [layer.register_forward_hook(self._saw) for layer in self._own]
         try:
@@ -99,7 +99,7 @@ class OnePass:
 
 
 def agrees(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Whether gradients `[workers, *shape]`, by parameter, are the same to rounding."""
+    """Whether gradients `[workers, *shape]`, by parameter, are equal up to rounding."""
     rounding = _ROUNDING * float(torch.stack([each.norm() for each in expected]).norm())
     return all(
         float((ours - other).norm()) <= _CLOSE * float(other.norm()) + rounding
@@ -108,8 +108,8 @@ def agrees(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 
 
 def _gradient(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, workers: int) -> Tensor:
-    """A parameter's gradient `[workers, *shape]`, from the layer's input `[samples, …]` and the
-    gradient at its output `[samples, …]`."""
+    """Return a parameter's gradient `[workers, *shape]`, given the layer's input `[samples, …]` and
+    the gradient at its output `[samples, …]`."""
     from torch.nn.grad import conv2d_weight
 
     if isinstance(layer, torch.nn.Embedding):
@@ -133,7 +133,7 @@ def _gradient(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, work
 def _embedding(layer: nn.Embedding, tokens: Tensor, gradient: Tensor, workers: int) -> Tensor:
     classes, width = layer.weight.shape
     first = classes * torch.arange(workers, device=tokens.device)[:, None]
-    rows = (tokens.reshape(workers, -1) + first).flatten()  # of the tables behind each other
+    rows = (tokens.reshape(workers, -1) + first).flatten()  # rows of consecutive tables
     tables: Tensor = torch.ops.aten.embedding_dense_backward(
         gradient.reshape(-1, width), rows, workers * classes, -1, False
     )

@@ -1,13 +1,13 @@
-"""The shares of the data that the workers of a training see.
+"""The shares of the data that the workers of a training use.
 
-Each worker sees its share of the data in an order of its own, or with clients the share of another
-client in each round. iid: one keyed permutation of all samples is dealt out in turn, as
-`torch.utils.data.DistributedSampler` does. Otherwise worker w draws its share of each class,
-q_w ~ Dirichlet(alpha * prior), from the samples left (T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the
+Each worker goes through its share of the data in its own order, or, with clients, through the share
+of another client in each round. iid: a keyed permutation of all samples is dealt out in turn, as in
+`torch.utils.data.DistributedSampler`. Otherwise worker w draws its share of each class, q_w ~
+Dirichlet(alpha * prior), from the samples left (T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the
 effects of non-identical data distribution for federated visual classification", 2019,
 arXiv:1909.06335, section 3): alpha = 100 is nearly iid, 0.1 leaves a worker with one or two
-classes. All have equally many samples. A worker repeats its share, each time in another order,
-without the rest of an epoch that fills no batch: a function of (seed, worker, step).
+classes. All have the same number of samples. A worker repeats its share, each time in another
+order, dropping an incomplete last batch: a function of (seed, worker, step).
 
 With clients, the data are dealt to them likewise, and each round draws as many as there are workers
 without replacement, one to a worker (federated averaging: H. B. McMahan et al., "Communication-
@@ -30,15 +30,15 @@ from gcsim.traces.training.plan import Partition
 
 
 class Shares:
-    """The shares of `workers` workers, or of the clients that they train for, in `samples`."""
+    """The shares of `samples` for `workers` workers, or for the clients that they train for."""
 
     def __init__(
         self, samples: Samples, *, workers: int, batch: int, seed: int, partition: Partition,
         accumulation: int = 1,
     ) -> None:  # fmt: skip
-        """`batch` counts the samples of a micro-batch, `accumulation` the micro-batches of a step.
-        Raises `InputError` where a share fills no batch, or the samples have no classes to deal
-        out by."""
+        """Deal out the data. `batch` is the number of samples in a micro-batch, `accumulation` the
+        number of micro-batches per step. Raises `InputError` if a share fills no batch, or the
+        samples have no classes to deal out by."""
         clients = partition.clients
         count = clients or workers
         each = len(samples) // count
@@ -61,13 +61,13 @@ class Shares:
         self._drawn = lru_cache(maxsize=1)(self._draw)
 
     def indices(self, worker: int, number: int) -> Indices:
-        """Numbers of the samples of a worker's micro-batch, counted from 0: int64 `[batch]`."""
+        """Return the sample indices of a worker's micro-batch `number`, from 0: int64 `[batch]`."""
         share = self._drawn(number // self._round)[worker] if self._clients else worker
         epoch, place = divmod(number, self._batches)
         return self._epoch(share, epoch)[place * self._batch : (place + 1) * self._batch]
 
     def _draw(self, number: int) -> list[int]:
-        """Clients of a round, by worker."""
+        """Return the clients of a round, by worker."""
         drawn = stream(self._seed, number, 0, "clients")
         clients: list[int] = drawn.choice(len(self._shares), self._workers, replace=False).tolist()
         return clients
@@ -96,7 +96,7 @@ def _by_class(samples: Samples, count: int, each: int, seed: int, alpha: float) 
         for pool, number in zip(pools, wanted, strict=True):
             share += pool[:number]
             del pool[:number]
-        while len(share) < each:  # of classes that ran out: what is left of the largest
+        while len(share) < each:  # replace classes that ran out by the largest one left
             largest = max(pools, key=len)
             share.append(largest.pop())
         shares.append(np.array(share, dtype=np.int64))

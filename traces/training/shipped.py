@@ -1,9 +1,9 @@
-"""Trajectories that come with gcsim: a packed file for each method of a shipped scenario.
+"""Trajectories that are shipped with gcsim: a packed file per method of a shipped scenario.
 
-`traces/trajectories/METHOD-NAME.json.xz`: NAME is a hash of the training, without learning rate and
-seed, of which a file has several, and without the kind of processor. A file holds a hash of the
-code that training with the method reaches, without comments (`code.py`); one of other code is
-ignored. `tests/benchmarks/shipped_trajectories.py` makes them.
+`traces/trajectories/METHOD-NAME.json.xz`: NAME is a hash of the training without the kind of
+processor and without learning rate and seed, of which a file has several. A file contains a hash of
+the code that training with the method reaches, without comments (`code.py`); files of other code
+are ignored. `tests/benchmarks/shipped_trajectories.py` makes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gcsim.traces.training.trajectory import Trajectory
 FOLDER = Path(__file__).parent.parent / "trajectories"
 _LOOP = "gcsim.traces.training.loop"
 _DIGITS = 3
-"""Digits of a training loss that are kept; nothing is computed from it."""
+"""Digits of a training loss that are kept; it is used for nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,12 @@ class Shipped:
     code: str
     """Hash of the code (`code_of`)."""
     made: str
-    """Kind of processor and libraries that made it, for people."""
+    """Kind of processor and libraries that made it, as text."""
     trajectories: tuple[Trajectory, ...]
-    """Trajectories by learning rate and seed, as far as a comparison of rates asks for."""
+    """Trajectories by learning rate and seed, as far as a comparison of rates needs them."""
 
     def one(self, rate: float, seed: int) -> Trajectory | None:
-        """Trajectory of a learning rate and a seed."""
+        """Return the trajectory for a learning rate and a seed."""
         found = (t for t in self.trajectories if (t.learning_rate, t.seed) == (rate, seed))
         return next(found, None)
 
@@ -54,15 +54,15 @@ _SHIPPED = TypeAdapter(Shipped)
 
 
 def path_of(facts: Mapping[str, object], folder: Path | None = None) -> Path:
-    """The file of a method; `facts` say with "compressor" which, and all that is trained."""
+    """Return the file of a method; `facts` name it as "compressor", and describe the training."""
     text = json.dumps(facts, sort_keys=True, default=str)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     return (folder or FOLDER) / f"{facts['compressor']}-{name}.json.xz"
 
 
 def code_of(entry: ModelEntry, compressor: str | None) -> str:
-    """A hash of the code that trains a model of gcsim's on its task with a compressor, named as in
-    the registry; "" where some of it is not gcsim's."""
+    """Return a hash of the code that trains one of gcsim's models on its task with a compressor,
+    named as in the registry; "" if some of it is not gcsim's."""
     build = entry.build or ""
     own = compressor is None or entry.task not in TASKS or not build.startswith("gcsim.")
     if own or entry.loss:
@@ -73,7 +73,7 @@ def code_of(entry: ModelEntry, compressor: str | None) -> str:
 
 @cache
 def read(path: Path) -> Shipped | None:
-    """Contents of a file; None where there is none, or this Python cannot unpack it."""
+    """Return the contents of a file; None if it is missing or this Python cannot unpack it."""
     try:
         import lzma
     except ImportError:
@@ -85,12 +85,12 @@ def read(path: Path) -> Shipped | None:
 
 
 def shown(loss: float) -> float:
-    """The loss as stored."""
+    """Return the loss as it is stored."""
     return float(f"{loss:.{_DIGITS}g}")
 
 
 def write(path: Path, found: Shipped) -> None:
-    """Pack a file, the same bytes for the same trajectories."""
+    """Pack a file, with the same bytes for the same trajectories."""
     import lzma
 
     short = [

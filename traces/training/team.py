@@ -3,20 +3,20 @@
     batch of worker w ─► loss ─► gradient of w ─┐
     batch of worker v ─► loss ─► gradient of v ─┼─ lockstep, bucket by bucket ─► update ─► optimiser
 
-The update replaces the mean gradient. Gradients lie in one flat vector a worker, in the order of
-DDP's buckets, so a bucket is a slice of it; weights in one flat vector, of which the model's
-parameters are views. Where a method's workers differ between synchronisations, each has weights and
-an optimiser of its own; the judged model is their mean. Each worker's batch statistics normalise
-its own batch, and the running ones are worker 0's, as with DDP's `broadcast_buffers`. Weights,
-gradients and compressors are on the device. With several
-micro-batches a step, the loss is the mean over all of their samples, and one exchange follows.
+The update replaces the mean gradient. Gradients are one flat vector per worker, in the order of
+DDP's buckets, so a bucket is a slice of it; weights are one flat vector, with the model's
+parameters as views. If a method's workers differ between synchronisations, each has its own weights
+and optimiser, and the evaluated model is their mean. Each worker's batch statistics normalise its
+own batch; the running ones are worker 0's, as with DDP's `broadcast_buffers`. Weights, gradients
+and compressors are on the device. With several micro-batches per step, the loss is the mean over
+all their samples, and one exchange follows.
 
-Where workers' weights are equal, all gradients of a small model come from one pass of all batches
-(`one_pass.py`): those of a pass for each worker, to the rounding of float32 sums.
+If workers' weights are equal, all gradients of a small model come from one pass of all batches
+(`one_pass.py`): the same as separate passes, up to the rounding of float32 sums.
 
 Assumes float32. A step is a function of (seed, step), weights and state; on a GPU as far as torch's
-kernels repeat themselves. The optimisers (SGD, Adam, AdamW of one flat vector) are torch's
-functional forms, to the same bits as its classes, which load torch's compiler for their first step
+kernels are deterministic. The optimisers (SGD, Adam, AdamW on one flat vector) are torch's
+functional forms, with the same bits as its classes, which load torch's compiler in their first step
 (2 s).
 """
 
@@ -68,15 +68,15 @@ from gcsim.traces.training.plan import Optimizer, Partition
 from gcsim.traces.training.shares import Shares
 
 _EVALUATED = 256
-"""Samples of an evaluating forward pass."""
+"""Samples per forward pass of an evaluation."""
 _AT_ONCE = 1 << 29
-"""Most FLOPs of a worker's forward pass, of those that are one pass: a larger one keeps a core busy
-by itself, and its inputs are kept for one worker alone."""
+"""Most FLOPs of a worker's forward pass that is joined with the others': a larger one keeps a core
+busy by itself, and joining would keep the inputs of all workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """The compressor of a training."""
+    """The compression method of a training."""
 
     kind: str
     compressor: type[Compressor]
@@ -85,18 +85,18 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Outcome of a step."""
+    """Result of a step."""
 
     loss: float
-    """Mean over workers, at the weights before the step."""
+    """Mean loss over workers, at the weights before the step."""
     finite: bool
-    """Whether all gradients were numbers; else nothing was exchanged."""
+    """Whether all gradients were finite; else nothing was exchanged."""
     collectives: tuple[tuple[CollectiveRecord, ...], ...] = ()
-    """Records by bucket."""
+    """Collectives, by bucket."""
     exchanges: tuple[Exchange, ...] = ()
-    """Exchanges by bucket, with their kernels: of a metered step."""
+    """Exchanges with their kernels, by bucket, if the step was metered."""
     error: ErrorMetrics | None = None
-    """Error of a metered step's update, against the mean gradient."""
+    """Error of the update against the mean gradient, if the step was metered."""
 
 
 class Team:
@@ -121,12 +121,12 @@ class Team:
         clip: float | None = None,
         autocast: bool = False,
     ) -> None:
-        """`batch` counts the samples of a micro-batch, `accumulation` the micro-batches of a step.
-        `limits` are DDP's, in bytes: of the first bucket, of the others; `device` as in
-        `pick_device`; without `at_once` each worker has a pass of its own, as with `autocast`:
-        products of passes in bfloat16, weights and gradients in float32. `clip` is the largest norm
-        of a worker's gradient in its step; None: any. Raises `InputError` for an untrainable model
-        or data."""
+        """Set up the training. `batch` is the number of samples in a micro-batch, `accumulation`
+        the number of micro-batches per step. `limits` are DDP's bucket limits in bytes: first
+        bucket, others; `device` as in `pick_device`; without `at_once`, or with `autocast`
+        (products in bfloat16, weights and gradients in float32), each worker has a separate pass.
+        `clip` is the largest norm of a worker's gradient per step; None: unlimited. Raises
+        `InputError` for an untrainable model or data."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
         self._micro_batches, self._samples = accumulation, batch * accumulation
@@ -146,10 +146,10 @@ class Team:
         self._pieces = [piece for layout in self.layouts for piece in layout.slices]
         elements = sum(layout.numel for layout in self.layouts)
         self._rows = torch.zeros(workers, elements, device=self._device)
-        """Rows in which backward passes leave gradients, by worker."""
+        """Rows to which backward passes write gradients, by worker."""
         self._views = [self._cut(flat) for flat in self._rows]
         self._moment_costs: dict[int, Costs] = {}
-        """Kernels of second moments by parameter, of the first pass alone, as all are alike."""
+        """Kernels of second moments by parameter, from the first pass only, as all are alike."""
         self._members = [
             [
                 new_member(
@@ -178,8 +178,8 @@ class Team:
     # --- the layout of flat vectors ---------------------------------------------------------------
 
     def _ready_order(self) -> tuple[int, ...]:
-        """Order in which gradients of the first batch become ready; training runs its pass once
-        more."""
+        """Return the order in which gradients of the first batch become ready; training repeats
+        this pass."""
         inputs, labels = self._taken([0], 0)
         noted, unmoved = noted_order(self._parameters), unmoved_buffers(self._model)
         with noted as arrived, unmoved, torch.enable_grad():
@@ -190,7 +190,7 @@ class Team:
         return whole_order(arrived, len(self._parameters))
 
     def _cut(self, flat: Tensor) -> list[Tensor]:
-        """Parts of flat vectors `[…, n]` by parameter, `[…, *shape]`, sharing their memory."""
+        """Return parts of flat vectors `[…, n]` by parameter, `[…, *shape]`, as views."""
         views: dict[int, Tensor] = {}
         start = 0
         for piece in self._pieces:
@@ -203,7 +203,7 @@ class Team:
 
     def step(self, number: int, rate: float, *, metered: bool = False) -> Done:
         """Train one step at a learning rate; `metered` counts its kernels and judges its update.
-        Raises `InputError` for faults of a user's compressor or model."""
+        Raises `InputError` for faults in a user's compressor or model."""
         losses, moments = self._passes(number)
         loss = sum(losses) / len(losses)
         if not (math.isfinite(loss) and all_finite(self._rows.view(-1))):
@@ -216,7 +216,7 @@ class Team:
         return done
 
     def _clipped(self, most: float, moments: Sequence[Tensor | None]) -> None:
-        """Scale each worker's gradient, and moments, to this norm at most, as torch does."""
+        """Scale each worker's gradient, and moments, to at most this norm, as torch does."""
         for views, moment in zip(self._views, moments, strict=True):
             for parameter, view in zip(self._parameters, views, strict=True):
                 parameter.grad = view
@@ -225,7 +225,7 @@ class Team:
                 moment.mul_((most / (norm + 1e-6)).clamp(max=1.0).square())
 
     def _passes(self, step: int) -> tuple[list[float], list[Tensor | None]]:
-        """Losses and second moments of a step, by worker; gradients are in the rows."""
+        """Return a step's losses and second moments, by worker; gradients are in the rows."""
         workers = range(len(self._rows))
         if self._one_pass is None:
             found = [self._pass(rank, step) for rank in workers]
@@ -234,7 +234,7 @@ class Team:
         return losses, [None for _ in workers] if self._moments is None else [*self._moments]
 
     def _at_once(self, all_workers: one_pass.OnePass, step: int) -> list[float]:
-        """Losses of a step by worker, a pass for each micro-batch; gradients are in the rows."""
+        """Return a step's losses by worker, a pass per micro-batch; gradients are in the rows."""
         for rows in (self._rows, self._moments):
             if rows is not None:
                 rows.zero_()
@@ -250,7 +250,7 @@ class Team:
         return found
 
     def _checked_pass(self) -> one_pass.OnePass | None:
-        """The pass of all workers, where it has the first step's results of a pass for each."""
+        """Return the pass for all workers if its first step agrees with separate passes."""
         apart, by_rank = zip(*(self._pass(rank, 0) for rank in range(len(self._rows))), strict=True)
         rows, moments = self._cut(self._rows), None
         expected = [each.clone() for each in rows]
@@ -260,14 +260,14 @@ class Team:
         found = one_pass.OnePass(self._model, rows, moments)
         try:
             losses = self._at_once(found, 0)
-        except Exception:  # a user's layers or loss that do not take several batches at once
+        except Exception:  # a user's layers or loss may not accept several batches at once
             return None
         right = one_pass.agrees(rows, expected) and np.allclose(losses, apart, rtol=1e-4)
         right = right and (moments is None or one_pass.agrees(moments, of_moments))
         return found if right else None
 
     def _pass(self, rank: int, step: int) -> tuple[float, Tensor | None]:
-        """Loss and second moments of a worker's step; the gradient is added up in its row."""
+        """Return loss and second moments of a worker's step; the gradient is summed in its row."""
         if len(self._replicas) > 1:
             self._live.copy_(self._replicas[rank])
         statistics = [(b, b.clone()) for b in self._model.buffers()] if rank else []
@@ -280,7 +280,7 @@ class Team:
         return sum(loss for loss, _ in parts), sum(moments[1:], moments[0]) if moments else None
 
     def _micro_batch(self, rank: int, number: int) -> tuple[float, Tensor | None]:
-        """Forward and backward of a worker's micro-batch, counted from 0 over the training."""
+        """Run forward and backward of a worker's micro-batch, counted from 0 over the training."""
         inputs, labels = self._taken([rank], number)
         views = self._views[rank]
         watching: AbstractContextManager[Any] = (
@@ -294,7 +294,7 @@ class Team:
                 losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
                 found = None
             else:
-                watched.backward(losses)  # gives the parameters gradients of their own
+                watched.backward(losses)  # gives the parameters separate gradients
                 found = watched.accumulate(None if self._moment_costs else meter.segment)
                 for parameter, view in zip(self._parameters, views, strict=True):
                     assert parameter.grad is not None
@@ -308,13 +308,13 @@ class Team:
         return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces])
 
     def _taken(self, ranks: Sequence[int], number: int) -> tuple[Tensor, Tensor]:
-        """A micro-batch of some workers, behind each other."""
+        """Return a micro-batch of some workers, concatenated."""
         chosen = np.concatenate([self._shares.indices(rank, number) for rank in ranks])
         inputs, labels = self._split.train.taken(chosen)
         return inputs.to(self._device), labels.to(self._device)
 
     def _loss(self, inputs: Tensor, labels: Tensor, *, rank: int | None, number: int) -> Tensor:
-        """Each sample's loss over the number of samples of a step, `[batch]`."""
+        """Return each sample's loss divided by the number of samples of a step, `[batch]`."""
         with (
             keyed_generator(self._seed, "dropout", step=number, rank=rank, device=self._device),
             own_mistakes(self._entry, self._model, "training"),
@@ -333,7 +333,7 @@ class Team:
         self, number: int, losses: Sequence[float], moments: Sequence[Tensor | None], metered: bool,
         rate: float,
     ) -> tuple[list[Tensor], Done]:  # fmt: skip
-        """The update of each replica, float32 `[n]`."""
+        """Exchange the gradients; return the update of each replica, float32 `[n]`."""
         records, exchanges, error = [], [], ErrorMetrics()
         updates = [torch.empty_like(self._rows[0]) for _ in self._replicas]
         start = 0
@@ -379,26 +379,26 @@ class Team:
             optimizer.step(update, rate)
 
     def _moments_of(self, layout: BucketLayout) -> Compute | None:
-        """Cost of the second moments of a bucket."""
+        """Return the cost of a bucket's second moments."""
         if not self._needs_moments:
             return None
         known = [self._moment_costs.get(piece.index, ()) for piece in layout.slices]
         return Compute(stage="moments", fixed=total(cost for costs in known for cost in costs))
 
     def phase(self, number: int) -> str:
-        """The kind of step that a step is, by the method."""
+        """Return the method's kind of step for a step."""
         return self._method.compressor.phase(self._method.parameters, number)
 
     @property
     def comparable(self) -> bool:
-        """Whether updates should equal the mean gradient of their step."""
+        """Whether an update should equal the mean gradient of its step."""
         own = self._method.compressor.momentum(self._method.parameters)[0] > 0
         return len(self._replicas) == 1 and not own
 
     # --- judging ----------------------------------------------------------------------------------
 
     def evaluate(self) -> tuple[float, float | None]:
-        """Loss and accuracy on the samples that are held out; None: labels are no classes."""
+        """Return loss and accuracy on the held-out samples; None if labels are not classes."""
         if len(self._replicas) > 1:
             self._live.copy_(torch.stack(self._replicas).mean(0))
         test: Samples = self._split.test
@@ -421,10 +421,10 @@ class Team:
         self._model.train()
         return lost / len(test), right / labels_seen if classes else None
 
-    # --- what a checkpoint holds ------------------------------------------------------------------
+    # --- contents of a checkpoint -----------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """State that the next steps depend on, beside the team's arguments."""
+        """Return the state that the next steps depend on, besides the team's arguments."""
         return {
             "replicas": self._replicas,
             "buffers": list(self._model.buffers()),
@@ -433,8 +433,8 @@ class Team:
         }
 
     def restore(self, kept: Any) -> None:
-        """Bring a fresh team to `checkpoint.read`'s result. Raises `CannotBeKeptError` for another
-        model's."""
+        """Set a new team to the result of `checkpoint.read`. Raises `CannotBeKeptError` for the
+        state of another model."""
         own, state = [*self._replicas, *self._model.buffers()], self.state()
         checkpoint.restore(state, kept, self._device)
         read = [*state.get("replicas", ()), *state.get("buffers", ())]
@@ -443,19 +443,19 @@ class Team:
 
 
 _EPSILON = 1e-8
-"""Added to Adam's root, torch's default."""
+"""Added to the root in Adam; torch's default."""
 
 
 class _Stepper:
-    """The optimiser of one replica: float32 `[n]`, changed in place."""
+    """The optimiser of one replica, float32 `[n]`, which it changes in place."""
 
     def __init__(self, chosen: Optimizer, weights: Tensor, *, own_momentum: bool) -> None:
-        """A method with its own momentum takes plain SGD steps."""
+        """Set up the optimiser; a method with its own momentum uses plain SGD steps."""
         self._chosen, self._weights = chosen, weights
         self._adam = chosen.name != "sgd" and not own_momentum
         self._momentum = 0.0 if own_momentum else chosen.momentum
         self.state: dict[str, Any] = {}
-        """State between steps: vectors `[n]` and Adam's count of steps; empty at first."""
+        """State between steps: vectors `[n]` and Adam's step count; empty at first."""
 
     def step(self, gradient: Tensor, rate: float) -> None:
         """Apply a gradient `[n]`."""

@@ -1,4 +1,4 @@
-"""Trajectories of training with a method: plain data, without torch, that know no cluster.
+"""Trajectories of training with a method: plain data, without torch, independent of the cluster.
 
 Trajectory
   losses       : by step, on the batches that were learned
@@ -20,19 +20,19 @@ from gcsim.traces.profile import AS_WRITTEN, ModelFacts, Phase, Quality, Traffic
 from gcsim.traces.training.plan import Target
 
 Ended = Literal["", "finished", "diverged", "hopeless"]
-"""End of a training; "" where it can go on."""
+"""End of a training; "" if it can continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The model on the held-out samples."""
+    """An evaluation of the model on the held-out samples."""
 
     step: Whole
-    """Steps trained before."""
+    """Steps trained so far."""
     loss: float
-    """Mean over the samples; cross-entropy in nats, where it is no other."""
+    """Mean over the samples; cross-entropy in nats unless the loss is another."""
     accuracy: float | None
-    """None where labels are no classes."""
+    """None if labels are not classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class Window:
     first: Whole
     steps: Count
     phases: Annotated[tuple[Phase, ...], Limits(least=1)]
-    """The kinds of step, each with one example: the kernels of the kind's first step, collectives
-    of mean bytes."""
+    """The kinds of step, each with one example: the kernels of the kind's first step, and
+    collectives with mean bytes."""
     order: tuple[Whole, ...]
-    """Number of the phase, by step."""
+    """Index of the phase, by step."""
     wire_bytes_per_worker: Annotated[float, Limits(least=0)]
-    """Handed to collectives in a step: mean over all steps and workers."""
+    """Bytes sent per step: mean over all steps and workers."""
     quality: Quality | None
-    """Quality of the metered steps; None where updates are not `Team.comparable`."""
+    """Quality of the metered steps; None if updates are not `Team.comparable`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class Trajectory:
 
     compressor: str
     parameters: dict[str, object]
-    """The compressor's, defaults filled in."""
+    """The compressor's parameters, including defaults."""
     seed: Whole
     learning_rate: float
     workers: Count
     steps: Count
-    """Planned steps."""
+    """Number of planned steps."""
     data: str
-    """Training data, for people."""
+    """Training data, as text."""
     model: ModelFacts
     buckets: tuple[BucketLayout, ...]
     losses: tuple[float, ...] = ()
@@ -75,11 +75,11 @@ class Trajectory:
     windows: tuple[Window, ...] = ()
     ended: Ended = ""
     why: str = ""
-    """Reason of an early end, for people."""
+    """Reason for an early end, as text."""
 
     @property
     def own_steps(self) -> tuple[int, ...]:
-        """Numbers of the steps that sent something else than one float32 all-reduce of the gradient
+        """Numbers of the steps that sent anything other than one float32 all-reduce of the gradient
         per bucket."""
         found: list[int] = []
         for window in self.windows:
@@ -97,7 +97,7 @@ class Trajectory:
         )
 
     def profile(self, window: Window) -> TrafficProfile:
-        """Profile with which a cluster is simulated: the window as a period that repeats."""
+        """Return the profile for simulating a cluster: the window as a repeating period."""
         counts = Counter(window.order)
         alone = len(window.phases) == 1
         return TrafficProfile(
@@ -117,7 +117,7 @@ class Trajectory:
 
 
 def holds(target: Target, one: Evaluation, dense_accuracy: float | None = None) -> bool:
-    """Whether an evaluation is at the target; `dense_accuracy` is what `of_dense` is of."""
+    """Whether an evaluation is at the target; `dense_accuracy` is the reference of `of_dense`."""
     if target.loss is not None:
         return one.loss <= target.loss
     wanted = target.accuracy
@@ -132,8 +132,8 @@ def holds(target: Target, one: Evaluation, dense_accuracy: float | None = None) 
 def steps_to(
     target: Target, found: Trajectory, patience: int, dense_accuracy: float | None = None
 ) -> int | None:
-    """Steps until the first of the evaluations, at least `patience`, that hold the target to the
-    end; None where there are fewer, or training ended early."""
+    """Return the steps until the first of the last evaluations, at least `patience`, that all hold
+    the target; None if there are fewer or training ended early."""
     held: list[Evaluation] = []
     for one in found.evaluations:
         held = [*held, one] if holds(target, one, dense_accuracy) else []

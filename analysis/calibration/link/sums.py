@@ -58,12 +58,12 @@ def sums_report(rates: Sequence[SumRate], dtypes: Sequence[str]) -> Iterator[str
     for rate in rates:
         bounds = ", ".join(_bandwidth(end) for end in (rate.low, rate.high))
         yield (
-            f"additions of {rate.dtype}: cluster.sums: {{{rate.dtype}: {_bandwidth(rate.rate)}, "
+            f"summation of {rate.dtype}: cluster.sums: {{{rate.dtype}: {_bandwidth(rate.rate)}, "
             f"{rate.dtype}_range: [{bounds}]}} ({plural(rate.points, 'size')})"
         )
     for dtype in dtypes:
         if dtype not in told:
-            yield f"additions of {dtype}: the link alone explains its times"
+            yield f"summation of {dtype}: the link alone explains its times"
 
 
 def _bandwidth(rate: float) -> str:

@@ -205,7 +205,8 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     yield from _bias_table(findings.points)
     for one in findings.agreements:
         if one.compared != IN_ALL and (rows := list(tables.separated_rows(one))):
-            summary = f"{one.task}, {one.compared}: pairs told apart, published better first"
+            pairs = "pairs that the seeds separate, the published better method first"
+            summary = f"{one.task}, {one.compared}: {pairs}"
             yield from _folded(summary, *markdown_table(tables.SEPARATED, rows, numbers=False))
     yield from _factors(findings.factors)
     if any(point.panel and point.x is not None for point in findings.points):

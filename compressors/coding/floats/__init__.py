@@ -1,1 +1,1 @@
-"""Casts of float32 to shorter numbers."""
+"""Casts of float32 to shorter formats."""

@@ -1,10 +1,10 @@
 """Casts of float32 to floating-point numbers of 8 or 16 bits, rounded as hardware does.
 
-In the format's normal range, add half a unit of the last kept bit (less one when that bit is even:
-ties to even) to float32's pattern and truncate; a carry raises the exponent, as it must. Below, the
-processor's addition rounds: x + 2^23 u has the unit u, the smallest step. Both are computed for
-every element and one is chosen, without a branch. Overflow becomes infinity, or the largest number
-where a cast saturates, as to FP8. Numbers of 8 bits are decoded by a table of 256 entries.
+In the format's normal range, half a unit of the last kept bit (less one if that bit is even: ties
+to even) is added to float32's bit pattern, which is then truncated; a carry correctly raises the
+exponent. Below that range the processor's addition rounds: x + 2^23 u has the unit u, the smallest
+step. Both are computed for every element and one is selected, without a branch. Overflow gives
+infinity, or the largest number if the cast saturates (FP8). 8-bit numbers are decoded by table.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Narrow:
     bits: int
     mantissa: int
     bias: int
-    """The least normal number is 2^(1 - bias)."""
+    """Exponent bias; the smallest normal number is 2^(1 - bias)."""
     largest: float
     overflow: int
-    """Code, without sign, of larger magnitudes: infinity, or `largest` where a cast saturates."""
+    """Code, without sign, for larger magnitudes: infinity, or `largest` if the cast saturates."""
     nan: int
 
     @property
     def rounding(self) -> float:
-        """Largest relative error of normal numbers: u / (1 + u), u = 2^-(mantissa + 1)."""
+        """Largest relative rounding error of normal numbers: u / (1 + u), u = 2^-(mantissa + 1)."""
         return 1 / (2.0 ** (self.mantissa + 1) + 1)
 
     @property
@@ -50,20 +50,20 @@ class Narrow:
 
     @cached_property
     def patterns(self) -> tuple[NDArray[np.uint32], np.float32]:
-        """Numbers that the loop takes; the float32 whose unit is the smallest step."""
+        """Parameters of the loop, and the float32 whose unit is the format's smallest step."""
         numbers = self.mantissa, self.bias, self.bits, self.overflow, self.nan
         return np.array(numbers, dtype=np.uint32), np.float32(2.0**23 * self.smallest_step)
 
     @property
     def fitting(self) -> tuple[int, int]:
-        """(sum of exponents of a largest magnitude and its scale, in float32's fields; addend to a
-        magnitude's pattern that raises its exponent where the fraction is above the largest's)."""
+        """Constants of `power_of_two_scales`: the sum of the exponent fields of a largest magnitude
+        and its scale; an addend that raises the exponent of a fraction above the largest's."""
         fraction, exponent = math.frexp(self.largest)
         return exponent + 253, (1 << 24) - 1 - int(fraction * 2**24)
 
     def error_bound(self, values: Tensor, scale: float = 1.0) -> float:
-        """Bound on the sum of squared errors of rounding `scale * values`: half a unit in the last
-        place of each element, never more than the element; infinite when one overflows."""
+        """Return a bound on the sum of squared errors of rounding `scale * values`: half a unit in
+        the last place of each element, at most the element; infinite if one overflows."""
         scaled = values.double().abs() * scale
         if float(scaled.max() if scaled.numel() else 0.0) > self.largest * (
             1 + 0.5 ** (self.mantissa + 2)
@@ -82,7 +82,7 @@ E5M2 = Narrow(bits=8, mantissa=2, bias=15, largest=57344.0, overflow=0x7B, nan=0
 
 
 def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
-    """`cast` of `factor * values`, float32 `[n]`: int16 or uint8 `[n]`."""
+    """Cast `factor * values`, float32 `[n]`, to int16 or uint8 `[n]`."""
     n = values.numel()
     codes = values.new_empty(n, dtype=torch.uint8 if form.bits == 8 else torch.int16)
     cast(values, Segments.alone(n), form, _factor(factor, values.device), codes, ZERO)
@@ -96,15 +96,15 @@ def _factor(value: float, device: torch.device) -> Tensor:
 
 
 def decoding_table(form: Narrow | None) -> NDArray[np.float64]:
-    """Value of each code of an 8-bit format, or of the tree (`powers.py`) for None: `[256]`."""
+    """Return the value of each code of an 8-bit format, or of the tree (`powers.py`): `[256]`."""
     if form is None:
         return np.concatenate((tree(), -tree()))
     codes = np.arange(256)
     exponents = (codes & 0x7F) >> form.mantissa
-    # subnormal numbers: no leading one, and the exponent of the least normal ones
+    # subnormal numbers have no leading 1, and the exponent of the smallest normal number
     fractions = (codes & ((1 << form.mantissa) - 1)) / 2.0**form.mantissa + (exponents > 0)
     values = np.ldexp(fractions, np.maximum(exponents, 1) - form.bias)
-    values[values > form.largest] = np.nan  # E5M2 has infinity too, which is never written
+    values[values > form.largest] = np.nan  # E5M2 also has infinity, which is never written
     signed: NDArray[np.float64] = np.where(codes >= 128, -values, values)
     return signed
 
@@ -115,25 +115,25 @@ def decoding_table(form: Narrow | None) -> NDArray[np.float64]:
     ]
 )
 def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
-    """max |v| of each tensor, 0 if empty, NaN when there is one: float32 `[tensors]`."""
+    """Return max |v| of each tensor, 0 if empty, NaN if it contains one: float32 `[tensors]`."""
     return cell_norms(values, segments.whole, "max")
 
 
 def power_of_two_scales(largest: NDArray[np.float32], form: Narrow) -> NDArray[np.float32]:
-    """The largest powers of two (up to 2^126) with `largest * scale <= form.largest`; 1 for zero;
-    infinity and NaN count as 2^128."""
+    """Return the largest powers of two (up to 2^126) with `largest * scale <= form.largest`; 1 for
+    zero; infinity and NaN count as 2^128."""
     top, carry = form.fitting
     fields = (np.minimum(largest.view(np.int32), 0x7F800000) + carry) >> 23
     scales = (np.minimum(top - fields, 253) << 23).astype(np.int32).view(np.float32)
     return np.where(largest == 0, np.float32(1), scales)
 
 
-@counted_as(lambda *_: ())  # a table a tensor
+@counted_as(lambda *_: ())  # only one table per tensor
 def scaled_tables(
     segments: Segments, form: Narrow | None, numbers: Tensor, weight: float
 ) -> Levels:
-    """Levels of each tensor's codes: weight times values, over scales or times magnitudes.
-    `numbers` are the scales of an 8-bit format, or the tree's largest magnitudes: `[tensors]`."""
+    """Return the levels of each tensor's codes: weight times value, divided by the scale of an
+    8-bit format or multiplied by the tree's largest magnitude (`numbers`, `[tensors]`)."""
     if form is None:
         tables = numbers.double().mul_(weight)[:, None] * _values(None, 1.0, numbers.device)
     else:
@@ -163,8 +163,8 @@ def cast(
     """Write the codes of `factor * values`, rounded to nearest, ties to even; return the factors.
 
     `values` is a flat float32 with a factor for each tensor (float32 `[tensors]`), whose codes
-    begin at `out[at]` (uint8 or int16, the bit patterns of `form`). With `fit`, factors are given
-    as largest magnitudes, whose `power_of_two_scales` they are.
+    begin at `out[at]` (uint8 or int16, the bit patterns of `form`). With `fit`, `factors` are
+    largest magnitudes, and their `power_of_two_scales` are used.
     """
     scales = power_of_two_scales(array(factors), form) if fit else array(factors)
     with written_back(out) as codes:
@@ -187,7 +187,7 @@ def _cast(start, stop, tiles, values, table, factors, codes, at, numbers, magic)
 @loop
 def _narrow(values, codes, factor, numbers, magic):
     mantissa, bias, bits, overflow, nan = numbers
-    # masked by 31: 32-bit shifts, known not to reach over the word, vectorise (else 64-bit ones)
+    # the mask by 31 proves that 32-bit shifts are in range, so that they vectorise
     shift = np.uint32((np.uint32(23) - mantissa) & np.uint32(31))
     half = np.uint32((np.uint32(1) << np.uint32(shift - np.uint32(1))) - np.uint32(1))
     least = np.uint32(np.uint32(np.uint32(128) - bias) << np.uint32(23))  # 2^(1 - bias)
@@ -197,14 +197,14 @@ def _narrow(values, codes, factor, numbers, magic):
     for i in range(values.size):
         word = np.float32(values[i] * factor).view(np.uint32)
         size = np.uint32(word & np.uint32(0x7FFFFFFF))
-        # normal: add half a unit (a little less when the last kept bit is even), cut off
+        # normal: add half a unit (slightly less if the last kept bit is even) and truncate
         odd = np.uint32(np.uint32(size >> shift) & np.uint32(1))
         kept = np.uint32(np.uint32(size + np.uint32(half + odd)) >> shift)
-        # subnormal: float32's addition rounds when the sum's unit is the format's smallest step
+        # subnormal: float32's addition rounds, as the sum's unit is the format's smallest step
         fixed = np.float32(np.uint32(size).view(np.float32) + magic).view(np.uint32)
-        # a difference of patterns counts smallest steps, which is a subnormal number's code
+        # the difference of patterns counts smallest steps: the code of a subnormal number
         code = np.uint32(kept - offset) if size >= least else np.uint32(fixed - origin)
-        # codes ascend with magnitudes: infinity and all that rounds to too much end here
+        # codes ascend with magnitudes: this caps infinity and whatever rounds to too much
         code = min(code, overflow)
         code = nan if size > np.uint32(0x7F800000) else code
         codes[i] = np.uint32(code | np.uint32(np.uint32(word & np.uint32(0x80000000)) >> sign))

@@ -1,1 +1,1 @@
-"""Codes of positions."""
+"""Codes for the positions of selected elements."""

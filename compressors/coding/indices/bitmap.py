@@ -1,9 +1,9 @@
 """Values at the set bits of bitmaps: gather from a bucket, and scatter back.
 
 A bitmap has one bit per element, the first in the lowest bit of the first byte; bitmaps of a
-bucket's tensors are consecutive, and values travel in the order of the set bits. Loops go by blocks
-of `BLOCK` elements, whose first value `bit_starts` gives, without branches on bits: half would be
-mispredicted (ten times slower).
+bucket's tensors are consecutive, and values are in the order of the set bits. Loops process blocks
+of `BLOCK` elements, whose first value `bit_starts` gives, and do not branch on bits: half of the
+branches would be mispredicted (ten times slower).
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.segments import Column, Segments, starts
 
 BLOCK = 1 << 14
-"""A multiple of eight."""
+"""Elements of a block; a multiple of eight."""
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 
 def bytes_of(segments: Segments) -> Column:
-    """Bytes of each tensor's bitmap."""
+    """Return the bytes of each tensor's bitmap."""
     sizes: Column = packed_bytes(segments.length, 1)
     return sizes
 
 
 def places(segments: Segments) -> NDArray[np.int64]:
-    """First element, elements, first byte of the bitmap, first block: int64 `[tensors, 4]`."""
+    """Return (first element, elements, first byte of bitmap, first block): int64 `[tensors, 4]`."""
     at = starts(bytes_of(segments)), segments.cells(BLOCK).first
     return np.stack((segments.begin, segments.length, *at), axis=1)
 
 
 def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
-    """Set bits before each block of all bitmaps, then of all: int64 `[blocks + 1]`; not metered."""
+    """Count the set bits before each block, and all: int64 `[blocks + 1]`; not metered."""
     blocks = segments.cells(BLOCK)
     begins = starts(bytes_of(segments))[blocks.owner] + blocks.number * (BLOCK // 8)
-    # no block is empty and bitmaps leave no gap: each block ends where the next begins
+    # blocks are not empty and bitmaps are contiguous, so a block ends where the next begins
     counts = np.add.reduceat(_ONES[array(bits)], begins, dtype=np.int64)
     return np.append(0, counts.cumsum())
 
 
 def bits_each(begins: NDArray[np.int64], segments: Segments) -> Column:
-    """Set bits of each tensor, from `bit_starts`."""
+    """Return the number of set bits of each tensor, given `bit_starts`."""
     blocks = segments.cells(BLOCK)
     found: Column = begins[blocks.first + blocks.count] - begins[blocks.first]
     return found
@@ -62,7 +62,7 @@ def _moved(name: str, values: Tensor, bits: Tensor, some: Tensor, times: int) ->
 
 @counted_as(lambda out, values, bits, *_: _moved("bitmap.at_bits", values, bits, out, 1))
 def at_bits(values: Tensor, bits: Tensor, segments: Segments, begins: NDArray[np.int64]) -> Tensor:
-    """The values where a bit is set, float32; `begins` are `bit_starts`."""
+    """Return the values whose bit is set, float32; `begins` is the result of `bit_starts`."""
     out = np.empty(begins[-1], dtype=np.float32)
     given = array(values), array(bits), begins, out
     in_tiles(_take_tiles, segments.cells(BLOCK).tiles, places(segments), *given)
@@ -76,7 +76,7 @@ def add_at_bits(
     out: Tensor, bits: Tensor, segments: Segments, begins: NDArray[np.int64], values: Tensor,
     weight: float,
 ) -> None:  # fmt: skip
-    """out += weight * values, one for each set bit, in place; `out` is flat float32."""
+    """Add weight * values, one per set bit, to `out`, flat float32, in place."""
     with written_back(out) as target:
         in_tiles(
             _add_tiles, segments.cells(BLOCK).tiles, places(segments), target, array(bits), begins,
@@ -86,7 +86,7 @@ def add_at_bits(
 
 @kernel("streaming", updates=("bits",), name="bitmap.unite")
 def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
-    """Set in bitmaps, in place, the bits of others and those of the given numbers."""
+    """Set in bitmaps, in place, the bits set in others and those with the given numbers."""
     with written_back(bits) as union:
         np.bitwise_or(union, array(others), out=union)
         set_bits(array(numbers), union)
@@ -102,14 +102,14 @@ def _take_tiles(start, stop, tiles, places, values, bits, begins, out):
             packed = bits[places[t, 2] + first // 8 :]
             at = np.uint64(0)
             for b in range(part.size // 8):
-                for j in range(8):  # every value is written, the next one over it if its bit is 0
+                for j in range(8):  # the next value overwrites this one if its bit is 0
                     found[at] = part[8 * b + j]
                     at += np.uint64((packed[b] >> np.uint8(j)) & np.uint8(1))
             for i in range(part.size // 8 * 8, part.size):
                 found[at] = part[i]
                 at += np.uint64((packed[i // 8] >> np.uint8(i % 8)) & np.uint8(1))
             block = places[t, 3] + first // BLOCK
-            # set bits before each block are known, so that threads write to places of their own
+            # the set bits before each block are known, so threads write to separate places
             target = out[begins[block] : begins[block + 1]]
             for i in range(target.size):
                 target[i] = found[i]
@@ -118,7 +118,7 @@ def _take_tiles(start, stop, tiles, places, values, bits, begins, out):
 @loop
 def _add_tiles(start, stop, tiles, places, out, bits, begins, values, weight):
     weighted = np.zeros(BLOCK + 8, dtype=np.float32)
-    source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero
+    source = weighted.view(np.uint32)  # as integers: unwanted values are multiplied by zero
     spread = np.zeros(BLOCK, dtype=np.float32)
     targets = spread.view(np.uint32)
     for tile in range(start, stop):

@@ -1,10 +1,10 @@
-"""Bloom filters of indices: bits that seem to hold them, and a few others.
+"""Bloom filters: compact sets of indices with a few false positives.
 
-A column of sizes, [k, m, h, bytes] by tensor, says what is put in: k indices, each of which sets h
-of m bits; where m is 0, indices travel as they are, 32 bits each. Hash functions are the numbers
-x + j y + c_j, scaled to 0 … m-1; x and y mix the position with a key, c_j is a cubic in j (enhanced
-double hashing: P. Dillinger, P. Manolios, "Bloom filters in probabilistic verification", FMCAD
-2004). In host memory.
+`sizes` holds [k, m, h, bytes] per tensor: there are k indices, each of which sets h of m bits; if m
+is 0, indices are stored uncoded, 32 bits each. Hash functions are the numbers x + j y + c_j, scaled
+to 0 … m-1; x and y mix the position with a key, c_j is a cubic in j (enhanced double hashing: P.
+Dillinger, P. Manolios, "Bloom filters in probabilistic verification", FMCAD 2004). Runs in host
+memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gcsim.compressors.random import bits64
 from gcsim.compressors.segments import Column, Segments
 
 _TOGETHER = 1 << 12
-"""Positions that are asked for together."""
+"""Number of positions that are queried in one batch."""
 
 
 @kernel("gather_scatter")
 def bloom_filter(
     indices: Tensor, segments: Segments, sizes: NDArray[np.int64], key: np.uint64
 ) -> Tensor:
-    """Filters of indices, int64 `[sum of k]`, one behind the other: uint8."""
+    """Return consecutive filters of indices, int64 `[sum of k]`: uint8."""
     out = np.zeros(int(sizes[3].sum()), dtype=np.uint8)
     _fill(array(indices), segments.begin, sizes, key, out)
     return tensor(out, indices)
@@ -37,11 +37,9 @@ def bloom_filter(
 def bloom_positives(
     coded: Tensor, at: Column, segments: Segments, sizes: NDArray[np.int64], key: np.uint64
 ) -> tuple[Tensor, Column]:
-    """Places in the bucket that filters seem to hold, int64, ascending; how many of each tensor.
-
-    A tensor's filter begins at byte `at`. One whose padding is not zero holds nothing; neither do
-    indices beyond the tensor count.
-    """
+    """Return the places in the bucket that filters report, int64, ascending; and how many per
+    tensor. A tensor's filter begins at byte `at`. A filter with nonzero padding reports nothing,
+    and indices beyond the tensor are ignored."""
     (begin, length), (k, bits, _, _) = segments.table.T, sizes
     passed = np.zeros(length.sum(), dtype=np.bool_)
     tiles = segments.tiles_of(np.where(bits > 0, length, k))
@@ -53,10 +51,10 @@ def bloom_positives(
 
 @inlined
 def _place(hashed, number, bits):
-    """The bit that hash function `number` gives a position with these 64 random bits."""
-    # y is odd: its multiples modulo 2^32 all differ
+    """Return the bit that hash function `number` gives a position with these 64 random bits."""
+    # y is odd, so its multiples modulo 2^32 all differ
     drawn = (hashed >> np.uint64(32)) + np.uint64(number) * (hashed | np.uint64(1))
-    # (j^3 - j) / 6 in the highest bits, which decide on the place
+    # add (j^3 - j) / 6 to the highest bits, which determine the place
     drawn += np.uint64((number * (number - 1) * (number + 1) // 6) << 20)
     return np.uint32(((drawn & np.uint64(0xFFFFFFFF)) * np.uint64(bits)) >> np.uint64(32))
 
@@ -80,7 +78,7 @@ def _fill(indices, begins, sizes, key, out):
 
 @loop
 def _ask(start, stop, tiles, table, coded, at, sizes, key, passed):
-    """Positions that a hash function rules out are not asked for by the next one; no branches."""
+    """Query the filters, without branches: each hash function gets only the positions left over."""
     hashed, left = np.empty(_TOGETHER, dtype=np.uint64), np.empty(_TOGETHER, dtype=np.int32)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
@@ -91,7 +89,7 @@ def _ask(start, stop, tiles, table, coded, at, sizes, key, passed):
                 index = number_at(filled, 4 * j, 4)
                 if index < own.size:
                     own[index] = True
-        if not bits or filled[(bits - 1) >> 3] >> ((bits - 1) & 7) > 1:  # bits behind the last
+        if not bits or filled[(bits - 1) >> 3] >> ((bits - 1) & 7) > 1:  # bits after the last
             continue
         for begin in range(first, last, _TOGETHER):
             count = min(_TOGETHER, last - begin)
@@ -102,7 +100,7 @@ def _ask(start, stop, tiles, table, coded, at, sizes, key, passed):
                 for j in range(asked):
                     i = left[j]
                     place = _place(hashed[i], number, bits)
-                    # in place: `count` never passes j
+                    # in place, as `count` never exceeds j
                     left[count] = i
                     count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
             for j in range(count):

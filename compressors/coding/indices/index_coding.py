@@ -1,4 +1,4 @@
-"""Coded positions of a bucket's selected elements: k ascending positions out of a tensor's n.
+"""Codes for the positions of a bucket's selected elements: k ascending positions of a tensor's n.
 
 | coder   | body                                               | bits an index, k/n = .001/.01/.08 |
 |---------|----------------------------------------------------|-----------------------------------|
@@ -7,13 +7,13 @@
 | rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
 | bitmap  | 1 bit per element                                  | 1000   100   12.5                 |
 
-A gap is the distance to the previous position, the first one's to -1: at least 1. Rice codes
+A gap is the distance to the previous position (for the first one, to -1), so at least 1. Rice codes
 gap - 1 with b = max(0, round(log2(ln 2 * n / k))), which follows from the frame's n and k. Its two
-parts follow one another instead of interleaving: the same number of bits. Bits fill each byte from
-the lowest; the last byte is padded with zeros.
+parts are stored one after the other, not interleaved, with the same number of bits. Bits fill each
+byte from the lowest; the last byte is padded with zeros.
 
-Random positions have geometric gaps, of entropy 11.41 / 8.08 / 5.03 bits an index. Bitmap beats raw
-above k/n = 1/32 and packed above 1/ceil(log2 n).
+Random positions have geometric gaps with an entropy of 11.41 / 8.08 / 5.03 bits per index. Bitmap
+beats raw above k/n = 1/32 and packed above 1/ceil(log2 n).
 
 Sources: R. Rice, J. Plaunt, "Adaptive variable-length coding for efficient compression of
 spacecraft television data", IEEE Trans. Comm. Technology 1971; parameter after Golomb 1966 for
@@ -43,11 +43,11 @@ from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InternalError
 
 IndexCoding = Literal["raw", "packed", "rice", "bitmap", "auto"]
-"""A coder by name; auto: the expected shortest for (n, k)."""
+"""A coder's name; auto: the one that is expected to be shortest for (n, k)."""
 
 
 class Coder(IntEnum):
-    """A coder as the frame's flags name it."""
+    """Number of a coder in the frame's flags."""
 
     RAW = 0
     PACKED = 1
@@ -65,16 +65,16 @@ _RAW, _PACKED, _RICE, _BITMAP = (int(coder) for coder in Coder)
 
 @lru_cache(maxsize=1 << 12)
 def choose_coder(coding: IndexCoding, n: int, k: int) -> Coder:
-    """The named coder; for auto the shortest for k of n, equal on every worker. A tie goes to fixed
-    length, which spares workers the exchange of lengths."""
+    """Return the named coder; for auto the shortest for k of n, equal on every worker. In a tie
+    fixed length wins, since workers then need not exchange lengths."""
     if coding != "auto":
         return Coder[coding.upper()]
     return min(Coder, key=lambda c: (round(expected_bits(c, n, k)), not c.fixed_length))
 
 
 def expected_bits(coder: Coder, n: int, k: int) -> float:
-    """Bits of the body: exact for coders of fixed length, else the mean over random positions, with
-    geometric gaps (large n). For k = 0 all but bitmap need none."""
+    """Return the bits of the body: exact for coders of fixed length, else the mean over random
+    positions, with geometric gaps (large n). For k = 0 only bitmap needs any."""
     if coder is Coder.BITMAP:
         return float(n)
     if coder.fixed_length:
@@ -82,13 +82,13 @@ def expected_bits(coder: Coder, n: int, k: int) -> float:
     if k == 0:
         return 0.0
     b = rice_parameter(n, k)
-    survive = (1.0 - k / n) ** (1 << b)  # P(a gap - 1 is at least 2^b)
+    survive = (1.0 - k / n) ** (1 << b)  # P(gap - 1 >= 2^b)
     mean_high = n / (1 << b) if survive == 1.0 else survive / (1.0 - survive)
     return k * (b + 1 + mean_high)
 
 
 def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
-    """`choose_coder` for each tensor."""
+    """Do `choose_coder` for each tensor."""
     if coding != "auto":
         return segments.column(int(Coder[coding.upper()]))
     pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
@@ -96,7 +96,7 @@ def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
 
 
 def fixed_length(coders: Column) -> bool:
-    """Whether the bytes of all tensors follow from n and k."""
+    """Whether n and k determine the bytes of all tensors."""
     return not np.count_nonzero(coders == _RICE)
 
 
@@ -112,9 +112,9 @@ def _launches(
 def coded_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
-    """(the tensors' consecutive coded positions, uint8; bytes of each). `indices` are within their
-    tensor, int64 `[sum of k]`, ascending; `coders` are `Coder` numbers. Raises `InternalError` when
-    they do not ascend (raw, packed and kernels do not check)."""
+    """Encode positions: (consecutive codes of the tensors, uint8; bytes of each). `indices` are
+    within their tensor, int64 `[sum of k]`, ascending; `coders` are `Coder` numbers. Raises
+    `InternalError` if they do not ascend (not checked by raw, packed and kernels)."""
     coded, sizes = words_of_positions(indices, segments, k, coders)
     return as_bytes(coded), sizes
 
@@ -124,14 +124,14 @@ def coded_positions(
 def words_of_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
-    """`coded_positions`, but int32 of any stride where all are raw."""
+    """Do `coded_positions`, but return int32 of any stride if all are raw."""
     positions = np.ascontiguousarray(array(indices))
     if not np.count_nonzero(coders):  # raw
         return tensor(positions.astype("<i4"), indices), 4 * k
     n, (_, room) = segments.length, rooms(segments.length, k, coders)
     at, out, sizes = starts(room), np.zeros(int(room.sum()), dtype=np.uint8), np.empty_like(k)
     in_tiles(_put, _whole(k), n, coders, starts(k), at, room, positions, out, sizes)
-    # a Rice body may be shorter than its room: close the gaps; -1 is less than any room
+    # a Rice body may be shorter than its room: close the gaps; -1 marks a fault
     if np.count_nonzero(sizes < room):
         if (wrong := np.flatnonzero(sizes < 0)).size:
             raise InternalError(f"positions to be coded do not ascend below {n[wrong[0]]}")
@@ -155,12 +155,12 @@ def decoded_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> Tensor:
     """Undo `coded_positions`: int64 `[sum of k]`, ascending below each tensor's length. Raises
-    `InputError` for bodies of `sizes` bytes that are not such codes."""
+    `InputError` if the bodies of `sizes` bytes are not such codes."""
     return tensor(positions_in(array(coded), segments, sizes, k, coders), coded)
 
 
 def demand_ascending(wrong: int | np.bool_) -> None:
-    """Raise `InputError` for positions that do not ascend, or cannot be read."""
+    """Raise `InputError` if positions do not ascend or cannot be read."""
     if wrong:
         raise damaged("positions do not ascend below the tensor's length")
 
@@ -168,7 +168,7 @@ def demand_ascending(wrong: int | np.bool_) -> None:
 def positions_in(
     coded: NDArray[np.uint8], segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> NDArray[np.int64]:
-    """`decoded_positions` of an array."""
+    """Do `decoded_positions` for an array."""
     positions, faults = np.empty(int(k.sum()), dtype=np.int64), np.empty_like(k)
     rows = segments.length, coders, starts(k), starts(sizes), sizes
     in_tiles(_get, _whole(k), *rows, np.ascontiguousarray(coded), positions, faults)
@@ -181,12 +181,12 @@ def positions_in(
     return positions
 
 
-# --- one tensor's code, also inside loops --------------------------------------------------------
+# --- code of a single tensor, also for loops ----------------------------------------------------
 
 
 @loop
 def index_width(n) -> int:
-    """ceil(log2 n): bits that tell n positions apart."""
+    """Return ceil(log2 n), the bits that distinguish n positions."""
     width = 0
     while (n - 1) >> width > 0:
         width += 1
@@ -195,13 +195,13 @@ def index_width(n) -> int:
 
 @loop
 def rice_parameter(n, k) -> int:
-    """b, the number of low bits of each gap."""
+    """Return b, the number of low bits of each gap."""
     return max(0, round(math.log2(math.log(2) * n / k))) if k > 0 else 0
 
 
 @loop
 def field_bits(coder, n, k) -> int:
-    """Bits of each position's field: a position, or the low part of a Rice code."""
+    """Return the bits of each position's field: the position, or the low part of a Rice code."""
     if coder == _RAW:
         return 32
     if coder == _PACKED:
@@ -211,12 +211,12 @@ def field_bits(coder, n, k) -> int:
 
 @loop
 def rooms(lengths, counts, coders):
-    """(`field_bits` of each tensor; bytes of its body, the most where lengths vary)."""
+    """Return (`field_bits` of each tensor; bytes of its body, at most if the length varies)."""
     widths, most = np.empty_like(counts), np.empty_like(counts)
     for t in range(counts.size):
         n, k, coder = lengths[t], counts[t], coders[t]
         widths[t] = width = field_bits(coder, n, k)
-        # Rice: k ones, and sum(gap >> b) <= sum(gap) >> b <= n >> b zeros
+        # Rice: k ones, and at most n >> b zeros, as sum(gap >> b) <= sum(gap) >> b <= n >> b
         bits = n if coder == _BITMAP else k + (n >> width) if coder == _RICE else 0
         most[t] = (k * width + 7) // 8 + (bits + 7) // 8
     return widths, most
@@ -230,9 +230,9 @@ FAULTS = {
     UNORDERED: "they do not ascend",
 }
 
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits all differ
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # all its 64 windows of 6 bits differ
 _PLACE = np.zeros(64, dtype=np.int64)
-"""Place of the only set bit of a word, by window."""
+"""Place of a word's only set bit, by window."""
 for _place in range(64):
     _PLACE[(int(_DE_BRUIJN) << _place) % (1 << 64) >> 58] = _place
 
@@ -257,12 +257,12 @@ def set_bits(positions, bits):
 
 @loop
 def put_positions(positions, n, coder, body) -> int:
-    """Code positions below n into a body of zeros; return the bytes used, -1 when positions do not
+    """Encode positions below n into a zeroed body; return the bytes used, -1 if positions do not
     ascend below n (packed: exceed their bits)."""
     used: int = body.size
     width = field_bits(coder, n, positions.size)
     if coder <= _PACKED:
-        # bits above the field in any position; a negative one has them all
+        # the union of all positions must fit the field; a negative one sets all bits
         if put_fields(positions, width, body) >> width:
             return -1
     elif not ascends_below(positions, n):
@@ -276,10 +276,10 @@ def put_positions(positions, n, coder, body) -> int:
 
 @loop
 def get_positions(body, n, coder, positions) -> int:
-    """Undo `put_positions`; 0, or the body's fault (`FAULTS`)."""
+    """Undo `put_positions`; return 0, or the body's fault (`FAULTS`)."""
     fault, k = 0, positions.size
     width = field_bits(coder, n, k)
-    # the loops that read a body do not look where it ends: its length comes first
+    # check the length first: the loops that read a body have no bounds checks
     if coder <= _PACKED:
         fault = _end_fault(body, k * width)
         if fault == 0:
@@ -292,7 +292,7 @@ def get_positions(body, n, coder, positions) -> int:
         fault = _get_rice(body, width, positions)
     else:
         fault = UNKNOWN
-    # a body of the right length may hold any order, and callers write at these positions
+    # a body of the right length may hold any order, and callers write to these positions
     if fault == 0 and not ascends_below(positions, n):
         fault = UNORDERED
     return fault
@@ -300,7 +300,7 @@ def get_positions(body, n, coder, positions) -> int:
 
 @loop
 def _end_fault(body, end) -> int:
-    """Fault of a body whose last code ends before that bit; 0 for none."""
+    """Return the fault of a body whose last code ends before bit `end`; 0 for none."""
     if body.size != (end + 7) // 8:
         return LENGTH
     if end % 8 > 0 and body[-1] >> np.uint8(end % 8) > 0:
@@ -310,15 +310,15 @@ def _end_fault(body, end) -> int:
 
 @loop
 def find_bits(bits, places) -> int:
-    """Write the places of the first set bits, as many as `places` holds; count them all."""
+    """Write the places of the first set bits, up to the size of `places`; count them all."""
     found = 0
     for at in range(0, bits.size, 8):
         left = bits.size - at
         word = number_at(bits, at, 8) if left >= 8 else number_at(bits, at, left)
         while word != np.uint64(0):
-            lowest = word & (~word + np.uint64(1))  # only the lowest bit that is set
+            lowest = word & (~word + np.uint64(1))  # isolates the lowest set bit
             word ^= lowest
-            # the product is the constant shifted left by the place: its top 6 bits tell which
+            # the product is the constant shifted left by the place, which its top 6 bits identify
             if found < places.size:
                 places[found] = 8 * at + _PLACE[(lowest * _DE_BRUIJN) >> np.uint64(58)]
             found += 1
@@ -333,10 +333,10 @@ def _put_rice(positions, b, body):
     before = np.int64(-1)
     end = 8 * cut
     for i in range(positions.size):
-        gap = positions[i] - before - 1  # the number that is coded, the docstring's gap - 1
+        gap = positions[i] - before - 1  # the coded number: gap - 1 in the module's docstring
         before = positions[i]
         low[i] = gap & mask
-        end += gap >> b  # a high part is so many zeros, which are there, and a one
+        end += gap >> b  # a high part is that many zeros, already there, and a one
         body[end >> 3] |= np.uint8(1 << (end & 7))
         end += 1
     put_fields(low, b, body)
@@ -357,7 +357,7 @@ def _get_rice(body, b, positions) -> int:
     before = np.int64(-1)
     end = np.int64(-1)
     for i in range(positions.size):
-        # the zeros since the last one are the high part; positions[i] is still the low part
+        # the zeros since the last one are the high part; positions[i] still holds the low part
         before += 1 + ((ends[i] - end - 1) << b) + positions[i]
         end = ends[i]
         positions[i] = before
@@ -368,7 +368,7 @@ def _get_rice(body, b, positions) -> int:
 
 
 def _whole(k: Column) -> NDArray[np.int64]:
-    # a code begins where the one before ends: threads share tensors, never parts of one
+    # a code begins where the last one ends, so a tensor is processed by one thread
     return np.stack((np.arange(k.size), np.zeros_like(k), k), axis=1)
 
 

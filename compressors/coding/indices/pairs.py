@@ -1,4 +1,4 @@
-"""The sum of sparse vectors, by merging ascending lists of pairs."""
+"""Sums of sparse vectors, by merging ascending lists of (index, value)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments
 
 BEYOND = (1 << 63) - 1
-"""Filler in the place of an index."""
+"""Filler in place of an index."""
 
 
 @kernel("streaming")
@@ -20,10 +20,10 @@ def merged_pairs(
     indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor,
     segments: Segments, room: Column,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """The sum of two sparse vectors: (indices int64 `[u]`, ascending; values float32 `[u]`; how
-    many of each tensor). Given indices are places in the flat bucket, ascending int64 `[k]` and
-    `[m]`, values float32; both together have at most `room` of each tensor. On a device each tensor
-    takes its room, filled up with `BEYOND` and zeros, so that the host need not wait."""
+    """Add two sparse vectors: (indices int64 `[u]`, ascending; values float32 `[u]`; how many per
+    tensor). The given indices are places in the flat bucket, ascending int64 `[k]` and `[m]`, the
+    values float32; together they have at most `room` elements per tensor. On a device each tensor
+    occupies its room, padded with `BEYOND` and zeros, so that the host need not wait."""
     most = indices.numel() + other_indices.numel()
     out_indices = np.empty(most, dtype=np.int64)
     out_values = np.empty(most, dtype=np.float32)
@@ -31,7 +31,7 @@ def merged_pairs(
         array(indices), array(values), array(other_indices), array(other_values),
         out_indices, out_values,
     )  # fmt: skip
-    # pairs lie in the bucket's order: a tensor's last is the last below its end
+    # pairs are in the bucket's order: a tensor's last pair is the last one below its end
     upto = np.searchsorted(out_indices[:used], segments.begin + segments.length)
     many = upto.copy()
     many[1:] -= upto[:-1]
@@ -42,7 +42,7 @@ def merged_pairs(
 def _merge(ia, va, ib, vb, indices, values) -> int:
     a = b = used = 0
     while a < ia.size or b < ib.size:
-        # whether a list has ended comes before its next index, which is not there then
+        # test for the end of a list before reading its next index
         if b == ib.size or (a < ia.size and ia[a] < ib[b]):
             indices[used], values[used] = ia[a], va[a]
             a += 1

@@ -1,12 +1,12 @@
-"""Words of 32 bits, one for each element that travels: its index and the number of its level.
+"""Words of 32 bits, one per element sent: its index and the number of its level.
 
-Signs: the index in the low 31 bits, bit 31 set for negative. A tensor's positive elements have one
-level, its negative ones another, known to receivers or two float32 before the words (flags = 1).
+Signs: the index in the low 31 bits, bit 31 set for negative. A tensor's positive elements share
+a level, as do its negative ones: known to receivers or two float32 before the words (flags = 1).
 
-Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31, for the value
-sign * 2^(e - d), with e the exponent of the largest magnitude, one int8 per tensor. A magnitude is
-rounded by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; one more
-than 2^7 below 2^e has no d.
+Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31, for the value sign
+* 2^(e - d), with e the exponent of the largest magnitude, one int8 per tensor. A magnitude is
+rounded by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; below 2^(e
+- 7) there is no d.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gcsim.errors import InputError
 Levels = Tensor | NDArray[np.float64]
 LEVELS_INSIDE = 1
 SIGN_BITS, POWER_BITS = 31, 28
-"""Bits of an index, beside a sign or beside a power of two."""
+"""Bits of an index in a word with a sign, and in one with a power of two."""
 BIAS, MANTISSA_BITS = 127, 23
 DEEPEST = 7
 BLOCK = 4096
@@ -44,11 +44,11 @@ _EXPONENT = np.int32(0x7F800000)
 _HALF = np.int32(0x00400000)
 _SIGN = np.int32(-(1 << 31))
 LARGEST = 0x7F000000
-"""Bits of 2^127, the largest power of two that is finite."""
+"""Bit pattern of 2^127, the largest finite power of two."""
 
 
 def demand_short(segments: Segments, bits: int) -> None:
-    """`InputError` when a tensor has more elements than an index of so many bits tells apart."""
+    """Raise `InputError` if a tensor has too many elements for an index of this many bits."""
     if (most := segments.longest) > 1 << bits:
         raise InputError(f"a tensor of {most} elements: {bits}-bit indices reach 2^{bits}")
 
@@ -59,8 +59,8 @@ def demand_short(segments: Segments, bits: int) -> None:
 def signed_message(
     words: Tensor, segments: Segments, k: Column, levels: Tensor | None = None
 ) -> Tensor:
-    """The message of signs, int32 `[sum of k]`, k of each tensor. `levels`, float32 `[tensors, 2]`:
-    positive and negative one of each; None when receivers know them."""
+    """Encode signs, int32 `[sum of k]`, k of each tensor. `levels`, float32 `[tensors, 2]`: each
+    tensor's positive and negative level; None if receivers know them."""
     head = segments.column(0 if levels is None else 8)
     flags = 0 if levels is None else LEVELS_INSIDE
     inside = (words[:0] if levels is None else levels.reshape(-1), head)
@@ -73,9 +73,9 @@ def add_signed(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float,
     levels: tuple[float, float] | None = None,
 ) -> None:  # fmt: skip
-    """out += weight * level of each sign, in place; `out` is float32 `[layout.numel]`. `levels`:
-    (positive, negative), None when in the message. Raises `InputError` for a damaged or other
-    one."""
+    """Add weight * the level of each sign to `out`, float32 `[layout.numel]`, in place. `levels`:
+    (positive, negative); None if they are in the message. Raises `InputError` if the message is
+    damaged or foreign."""
     inside = LEVELS_INSIDE if levels is None else 0
     found = read_ahead(message, layout, Codec.SIGNED_INDEX, partial(_demand_words, 8 * inside))
     known = None if levels is None else np.array([levels])
@@ -103,14 +103,14 @@ def _signed_launches(
 def signed_words(
     memory: Tensor, segments: Segments, indices: Tensor, values: Tensor, k: Column, levels: Levels
 ) -> Tensor:
-    """Subtract selected elements' levels from `memory`; return their signs, int32 `[sum of k]`.
+    """Subtract the selected elements' levels from `memory`; return signs, int32 `[sum of k]`.
 
     Parameters
     ----------
     memory : flat float32 of the table; memory[indices] = values - level
     indices : within the tensor, ascending, int64 `[sum of k]`, k of each tensor
     values : float32 `[sum of k]`
-    levels : `[tensors or 1, 2]`, of values >= 0 and of values < 0; used as float32
+    levels : `[tensors or 1, 2]`, for values >= 0 and for values < 0; used as float32
     """
     demand_short(segments, SIGN_BITS)
     words = np.empty(indices.numel(), dtype=np.uint32)
@@ -169,7 +169,7 @@ def clear_words(
         else:
             largest = np.zeros(len(table), dtype=np.int32)
             np.maximum.at(largest, tiles[:, 0], tops)
-            # e = 0 where nothing is clear; an infinite magnitude counts as 2^127
+            # e = 0 if nothing is clear; an infinite magnitude counts as 2^127
             caps = np.minimum(np.where(largest == 0, BIAS << MANTISSA_BITS, largest), LARGEST)
             caps = caps.astype(np.int32) & _EXPONENT
             in_tiles(
@@ -180,15 +180,15 @@ def clear_words(
 
 
 def least_clear(tau: float | None) -> np.float32:
-    """The magnitude above which elements may be clear."""
-    # the number below 2^-126: the test is >, and 2^-126 itself passes
+    """Return the magnitude that clear elements must exceed."""
+    # the test is >, so take the number just below 2^-126, which must itself pass
     return np.nextafter(np.float32(2.0**-126), np.float32(0)) if tau is None else np.float32(tau)
 
 
 def _joined(
     words: NDArray[np.int32], segments: Segments, counts: Column, like: Tensor
 ) -> tuple[Tensor, Column]:
-    """(each tile's first `counts[tile]` words, without the gaps; words of each tensor)."""
+    """Return (the first `counts[tile]` words of each tile, concatenated; words per tensor)."""
     owners, k = segments.tiles[:, 0], np.zeros_like(segments.length)
     begins = (segments.begin[owners] + segments.tiles[:, 1]).tolist()
     pairs = zip(begins, counts.tolist(), strict=True)
@@ -200,16 +200,16 @@ def _joined(
 
 
 def add_powers(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * powers of two, in place; `InputError` for a damaged or other message."""
+    """Add weight * powers of two to `out` in place; `InputError` if damaged or foreign."""
     found = read_ahead(message, layout, Codec.VARIANCE, partial(_demand_words, 1))
-    exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
+    exact = float(np.float32(weight))  # so that weight times a power of two is rounded only once
     add_words(out, Segments.of(layout), message, found, 1, None, exact)
 
 
 @cache
 def powers() -> NDArray[np.float64]:
-    """Levels of each exponent from -128 on, `[256, 16]`: 2^e, ... 2^(e - 7), then minus these; NaN
-    for powers below float32's normal numbers."""
+    """Return the levels of each exponent from -128 on, `[256, 16]`: 2^e, ... 2^(e - 7), then their
+    negatives; NaN for powers below float32's normal numbers."""
     power = np.arange(-128, 128)[:, None] - np.arange(DEEPEST + 1)
     level = np.where(power + BIAS < 1, np.nan, np.ldexp(1.0, power))
     return np.concatenate((level, -level), axis=1)
@@ -260,12 +260,12 @@ def _demand_words(head: int, found: Frames) -> None:
 
 
 def index_bits(head: int) -> int:
-    """Bits of the index in a word behind a head of this many bytes."""
+    """Return the bits of the index in words that follow a head of this many bytes."""
     return POWER_BITS if head == 1 else SIGN_BITS
 
 
 def demand_right(unordered: int, strange: int) -> None:
-    """Raise `InputError` for words that do not ascend, or whose level is NaN."""
+    """Raise `InputError` if words do not ascend, or a level is NaN."""
     demand_ascending(unordered)
     if strange:
         raise damaged("a level is no normal float32")
@@ -288,15 +288,15 @@ def _sign_words(start, stop, tiles, indices, values, firsts, table, levels, memo
 
 @loop
 def _list_chosen(chosen, first, size, words, at):
-    """List a block's chosen elements in words[at:], from index `first` on; return the list's end.
-    `chosen` is uint8, 0 or 1, and zero behind `size`."""
+    """List a block's chosen elements, numbered from `first`, in words[at:]; return the end of the
+    list. `chosen` is uint8, 0 or 1, and zero past `size`."""
     eights = chosen.view(np.uint64)
     for j in range(-(-size // 8)):
-        # one look passes over eight elements of which none is chosen
+        # a single test skips eight elements of which none is chosen
         if eights[j]:
             for i in range(8 * j, min(8 * j + 8, size)):
-                words[at] = np.int32(first + i)  # no branch, which none could predict
-                at += chosen[i]  # else the next index overwrites this one
+                words[at] = np.int32(first + i)  # unpredictable, so no branch
+                at += chosen[i]  # if 0, the next index overwrites it
     return at
 
 
@@ -316,19 +316,19 @@ def _find_clear(
         for first in range(begin, end, BLOCK):
             some = slice(table[t, 0] + first, table[t, 0] + min(first + BLOCK, end))
             r, v, g, m = residual[some], moment[some], gradient[some], second_moment[some]
-            clear[r.size :] = 0  # a short last block must leave no flags of the one before
+            clear[r.size :] = 0  # past a short last block, where old flags remain
             for i in range(r.size):
                 total = r[i] + g[i]
                 second = v[i] + m[i]
                 r[i] = total
                 wide = np.float64(total)
                 chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) > least)
-                # the next loop needs the v of what is clear before it decays
+                # the next loop needs the undecayed v of clear elements
                 v[i] = second if chosen else zeta * second
                 clear[i] = chosen
                 sizes[i] = abs(total) if chosen else np.float32(0)
             for i in range(r.size):
-                top = max(top, bits[i])  # as integers, floats of one sign keep their order
+                top = max(top, bits[i])  # floats of one sign order as integers
             at = _list_chosen(clear, first, r.size, found, at)
         counts[tile] = at - place
         tops[tile] = top
@@ -336,7 +336,7 @@ def _find_clear(
 
 @loop
 def _take_signs(start, stop, tiles, table, residual, moment, tau, zeta, found, counts):
-    """Replace each tile's indices by their signs; subtract tau."""
+    """Replace each tile's indices by their signs, and subtract tau."""
     for tile in range(start, stop):
         t, begin, _ = tiles[tile]
         own = slice(table[t, 0], table[t, 0] + table[t, 1])
@@ -344,7 +344,7 @@ def _take_signs(start, stop, tiles, table, residual, moment, tau, zeta, found, c
         for i in range(begin, begin + counts[tile]):
             index = words[i]
             total = r[index]
-            # v loses what r^2 does: r^2 - (|r| - tau)^2 = (2 |r| - tau) tau
+            # v loses as much as r^2: r^2 - (|r| - tau)^2 = (2 |r| - tau) tau
             corrected = v[index] - (np.float32(2) * abs(total) - tau) * tau
             v[index] = zeta * max(corrected, np.float32(0))
             r[index] = total - (tau if total > 0 else -tau)
@@ -353,8 +353,8 @@ def _take_signs(start, stop, tiles, table, residual, moment, tau, zeta, found, c
 
 @inlined
 def encode_word(bits, index, cap) -> tuple[Any, Any]:
-    """Inside a loop, of int32: the word of a float32's bits, rounded to a power of two, half up, at
-    most `cap` (bits of a power of two), and whether its d <= 7 fits."""
+    """Round a float32, given as int32 bits, half up to a power of two of at most `cap` (bits of a
+    power of two): return its word, and whether its d <= 7 fits. For loops."""
     rounded = min(((bits & _MAGNITUDE) + _HALF) & _EXPONENT, cap)
     depth = (cap - rounded) >> np.int32(MANTISSA_BITS)
     word = index | (depth << np.int32(POWER_BITS)) | (bits & _SIGN)
@@ -363,7 +363,7 @@ def encode_word(bits, index, cap) -> tuple[Any, Any]:
 
 @loop
 def _take_powers(start, stop, tiles, table, residual, moment, caps, zeta, found, counts):
-    """Replace each tile's indices by their words, where these fit; r as int32."""
+    """Replace each tile's indices by their words if these fit; r is given as int32."""
     for tile in range(start, stop):
         t, begin, _ = tiles[tile]
         own = slice(table[t, 0], table[t, 0] + table[t, 1])
@@ -372,8 +372,8 @@ def _take_powers(start, stop, tiles, table, residual, moment, caps, zeta, found,
             index = words[i]
             word, fits = encode_word(r[index], index, caps[t])
             words[at] = word
-            at += fits  # a word without a d gives way to the next
-            r[index] &= ~(-np.int32(fits))  # all bits or none: no branch
+            at += fits  # a word that does not fit is overwritten by the next
+            r[index] &= ~(-np.int32(fits))  # mask of all bits or none, without a branch
             v[index] = np.float32(0) if fits else zeta * v[index]
         counts[tile] = at - begin
 
@@ -388,7 +388,7 @@ def _scatter_words(
         t, first, last = tiles[tile]
         target = out[table[t, 0] : table[t, 0] + table[t, 1]]
         body = message[begins[t] : begins[t] + head + 4 * last]
-        # the exponent is an int8: with its highest bit flipped, -128 is row 0 of `powers`
+        # the exponent is an int8: flipping its highest bit maps -128 to row 0 of `powers`
         row = np.int64(body[0] ^ np.uint8(128)) if head == 1 else 0
         for j in range(level.size):
             level[j] = known[row, j] * weight
@@ -396,7 +396,7 @@ def _scatter_words(
             inside.view(np.uint8)[:] = body[:8]
             level[0], level[1] = inside[0] * weight, inside[1] * weight
         own = body[head:]
-        # a tile must begin above the last place of the tile before
+        # a tile must begin above the last index of the previous tile
         before = np.int64(number_at(own, 4 * first - 4, 4) & low) if first > 0 else np.int64(-1)
         for i in range(first, last):
             word = number_at(own, 4 * i, 4)
@@ -404,7 +404,7 @@ def _scatter_words(
             if at <= before or at >= target.size:
                 wrong[0] = 1
                 break
-            # the bits above the index number the level: the sign, or the sign and d
+            # the bits above the index number the level: a sign, or a sign and d
             value = level[word >> shift]
             if np.isnan(value):
                 wrong[1] = 1

@@ -1,1 +1,1 @@
-"""Integers as bytes: fields of equal width, digits, Elias codes."""
+"""Integers as bytes: fixed-width fields, digits, Elias codes."""

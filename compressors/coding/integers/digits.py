@@ -1,4 +1,4 @@
-"""Forms of codes on the wire: a fixed width, or digits of a base that is no power of two.
+"""Forms of codes on the wire: fixed width, or digits of a base that is not a power of two.
 
 | base  | digits in a group | bits of a group | bits a digit (log2 base) |
 |-------|-------------------|-----------------|--------------------------|
@@ -7,9 +7,9 @@
 | 9     | 5                 | 16              | 3.2    (3.170)           |
 | other | 1                 | ceil(log2 base) | ceil(log2 base)          |
 
-A group is the number sum_j digit_j base^j, packed bit after bit (`packing.py`), zeros behind the
-last. Layout is planar: digit j of group i is element i + j * ceil(n / digits in a group), so that
-whole planes are added, as in TernGrad's published code (Wen et al. 2017, arXiv:1705.07878).
+A group is the number sum_j digit_j base^j, bit-packed (`packing.py`) and padded with zeros. The
+layout is planar: digit j of group i is element i + j * ceil(n / digits in a group), so that whole
+planes are added, as in TernGrad's published code (Wen et al. 2017, arXiv:1705.07878).
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
 
 
 class Form(NamedTuple):
-    """Form of codes below `base` on the wire: `size` of them in a group of `bits` bits."""
+    """Form of codes below `base` on the wire: groups of `size` codes take `bits` bits."""
 
     size: int
     bits: int
     base: int
 
     def planes(self, count: Count) -> Count:
-        """Groups of `count` codes; of each, for a column."""
+        """Return the number of groups for `count` codes; for a column, of each."""
         return -(-count // self.size)
 
     def nbytes(self, count: Count) -> Count:
-        """Bytes of `count` codes, in whole groups; of each, for a column."""
+        """Return the bytes of `count` codes, in whole groups; for a column, of each."""
         return packed_bytes(self.planes(count), self.bits)
 
 
 def fixed(bits: int) -> Form:
-    """Codes of 1 to 8 bits each."""
+    """Return the form of codes with 1 to 8 bits each."""
     return Form(1, bits, 1 << bits)
 
 
 def digits(base: int) -> Form:
-    """Digits 0 … base - 1, base 2 to 256."""
+    """Return the form of digits 0 … base - 1, for a base of 2 to 256."""
     if not 2 <= base <= 256:
         raise InputError(f"cannot pack digits of base {base}: 2 to 256 are possible")
     return Form(*_GROUPS.get(base, (1, (base - 1).bit_length())), base)
@@ -58,8 +58,8 @@ def digits(base: int) -> Form:
 
 @loop
 def put_codes(codes, bits, out):
-    """Pack whole groups of eight codes (uint8 `[8 m]`, overwritten) into `out`, which may end
-    inside the last group: the rest is dropped."""
+    """Pack whole groups of eight codes (uint8 `[8 m]`, overwritten) into `out`; if `out` ends
+    inside the last group, the rest is dropped."""
     if bits == 4:
         for i in range(out.size):
             out[i] = codes[2 * i] | (codes[2 * i + 1] << np.uint8(4))
@@ -69,8 +69,8 @@ def put_codes(codes, bits, out):
             low = codes[4 * i] | (codes[4 * i + 1] << np.uint8(2))
             out[i] = low | (codes[4 * i + 2] << np.uint8(4)) | (codes[4 * i + 3] << np.uint8(6))
         return
-    # Eight codes are a word of eight lanes of a byte, each with `bits` bits of use. Three rounds
-    # close the gaps of all words: lanes of 1, 2, 4 bytes become one of twice as many.
+    # Eight codes are a word of eight one-byte lanes that use `bits` bits each. Three rounds close
+    # the gaps in all words: lanes of 1, 2, 4 bytes merge to twice the size.
     words = codes.view(np.uint64)
     width = np.uint64(bits)
     lane = np.uint64(8)
@@ -79,7 +79,7 @@ def put_codes(codes, bits, out):
         high = low << width
         shift = lane - width
         for i in range(words.size):
-            # the upper field of each two lanes moves down to where the lower one ends
+            # move the upper field of each pair of lanes down to the end of the lower one
             words[i] = (words[i] & low) | ((words[i] >> shift) & high)
         width = width + width
         lane = lane + lane
@@ -93,7 +93,7 @@ def put_codes(codes, bits, out):
 
 @loop
 def get_codes(packed, bits, codes):
-    """Undo `put_codes`: fill `codes` (uint8 `[8 m]`), with zeros beyond `packed`."""
+    """Undo `put_codes`: fill `codes` (uint8 `[8 m]`), with zeros past the end of `packed`."""
     if bits in (2, 4, 8):
         _get_even_codes(packed, bits, codes)
         return
@@ -106,10 +106,10 @@ def get_codes(packed, bits, codes):
     done = packed.size // bits
     for j in range(packed.size - done * bits):
         codes[8 * done + j] = packed[done * bits + j]
-    # the widest lanes first: four codes for each half of a word
+    # begin with the widest lanes: four codes in each half of a word
     width = np.uint64(4 * bits)
     lane = np.uint64(32)
-    for _ in range(3):  # the rounds of `put_codes`, backwards
+    for _ in range(3):  # the rounds of `put_codes` in reverse
         low = _fields(width, lane + lane)
         high = low << width
         shift = lane - width
@@ -121,8 +121,8 @@ def get_codes(packed, bits, codes):
 
 @loop
 def _get_even_codes(packed, bits, codes):
-    """`get_codes` of codes that do not straddle bytes."""
-    # each width has its own loop: with shifts by constants it becomes a vector loop
+    """Undo `put_codes` for codes that do not straddle bytes."""
+    # one loop per width, as shifts by constants vectorise
     if bits == 8:
         for i in range(packed.size):
             codes[i] = packed[i]
@@ -143,7 +143,7 @@ def _get_even_codes(packed, bits, codes):
 
 @loop
 def _fields(width, period) -> np.uint64:
-    """A mask of the `width` low bits of each field of `period` bits."""
+    """Return a mask of the `width` low bits in each field of `period` bits."""
     mask = np.uint64(0)
     at = np.uint64(0)
     while at < np.uint64(64):
@@ -154,11 +154,11 @@ def _fields(width, period) -> np.uint64:
 
 @loop
 def put_chunk(codes, length, bits, first, out):
-    """Pack the first `length` codes, of elements from `first` on, to their place in `out`."""
-    padded = (length + 7) // 8 * 8  # whole groups: the last one may be cut off again
+    """Pack the first `length` codes, for elements from `first` on, at their place in `out`."""
+    padded = (length + 7) // 8 * 8  # whole groups; the end of the last may be cut off
     for i in range(length, padded):
         codes[i] = 0
-    # `first` is a multiple of eight, so that its code begins with a byte
+    # `first` is a multiple of eight, so its code begins at a whole byte
     begin = first // 8 * bits
     put_codes(codes[:padded], bits, out[begin : begin + (length * bits + 7) // 8])
 

@@ -1,9 +1,9 @@
-"""Small integers as bytes on the wire: codes of equal width, and single bits.
+"""Bit packing of small integers: codes of equal width, and single bits.
 
 Packed buffers are little endian and padded with zeros to a whole byte; a buffer of wrong length or
-padding raises `InputError`. Codes flow through a 64-bit word that is emptied by 32. Single bits
-stay bytes of 0 and 1 as long as possible, for vector instructions; one multiplication folds eight
-into a byte (`fold_bits`, `unfold_bits`). Other bases: `digits.py`.
+padding raises `InputError`. Codes pass through a 64-bit word, of which 32 bits at a time are
+written. Single bits stay bytes of 0 and 1 as long as possible, for vector instructions; one
+multiplication folds eight into a byte (`fold_bits`, `unfold_bits`). Other bases are in `digits.py`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NO_ROOM = np.zeros(0, dtype=np.int64)
 
 
 def packed_bytes(count: Count, bits: int) -> Count:
-    """Whole bytes of `count` codes of `bits` bits; of each, for a column."""
+    """Return the whole bytes of `count` codes of `bits` bits; for a column, of each."""
     return (count * bits + 7) >> 3
 
 
 @kernel("streaming")
 def pack_bits(values: Tensor, bits: int) -> Tensor:
-    """Pack codes of `bits` (1 to 16) bits, the first in the lowest bits of the first byte: integer
-    tensor `[n]` in [0, 2^bits), fastest as uint8, to uint8 `[ceil(n bits / 8)]` on its device.
-    Raises `InputError` when a value does not fit, or `bits` is out of range."""
+    """Pack codes of `bits` (1 to 16) bits, the first in the lowest bits of the first byte: an
+    integer tensor `[n]` in [0, 2^bits), fastest as uint8, to uint8 `[ceil(n bits / 8)]` on its
+    device. Raises `InputError` if a value does not fit or `bits` is out of range."""
     check_bits(bits)
     codes = np.ascontiguousarray(array(values))
     out = np.empty(packed_bytes(codes.size, bits), dtype=np.uint8)
@@ -70,18 +70,18 @@ def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> N
 def demand_no_stray(
     data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
 ) -> None:
-    """`InputError` where bits are set behind the last of `counts` codes that begin at byte `at`."""
+    """Raise `InputError` if bits are set after the last of the `counts` codes at byte `at`."""
     if has_stray(data, at, counts, bits, _NO_ROOM):
         raise stray_bits()
 
 
 def stray_bits() -> InputError:
-    """Error for padding that is not zero."""
+    """Return the error for nonzero padding."""
     return damaged("padding after the last code is not zero")
 
 
 def damaged(what: str) -> InputError:
-    """Error for a buffer that cannot have been packed."""
+    """Return the error for a buffer that cannot have been packed."""
     return InputError(
         Problem(message=f"damaged payload: {what}", hint="it was cut, edited or misread")
     )
@@ -92,7 +92,7 @@ def damaged(what: str) -> InputError:
 
 @loop
 def has_stray(data, at, counts, bits, rooms) -> bool:
-    """Whether `demand_no_stray` refuses, or a byte is set behind the codes in their room."""
+    """Whether `demand_no_stray` would fail, or a byte is set after the codes in their room."""
     stray = False
     for t in range(counts.size):
         used = counts[t] * bits
@@ -106,15 +106,15 @@ def has_stray(data, at, counts, bits, rooms) -> bool:
 
 @inlined
 def fold_bits(words, out):
-    """Put the lowest bits of the bytes of `words` (uint64), eight in each byte of `out`: of bytes
-    b_k in {0, 1}, bit 8k becomes bit 56 + k of the product, without carries."""
+    """Put the lowest bits of eight bytes of `words` (uint64) into each byte of `out`: for bytes b_k
+    in {0, 1}, bit 8k becomes bit 56 + k of the product, without carries."""
     for k in range(out.size):
         out[k] = np.uint8((words[k] * np.uint64(0x0102040810204080)) >> np.uint64(56))
 
 
 @inlined
 def unfold_bits(packed, words):
-    """Spread the bits of each byte of `packed` over the eight bytes of a word: 0, or nonzero."""
+    """Spread the bits of each byte of `packed` over the eight bytes of a word: 0 or nonzero."""
     for k in range(packed.size):
         repeated = np.uint64(packed[k]) * np.uint64(0x0101010101010101)
         words[k] = repeated & np.uint64(0x8040201008040201)
@@ -122,7 +122,7 @@ def unfold_bits(packed, words):
 
 @loop
 def put_signs(values, words, out):
-    """One bit per element, 1 = negative, as `out`; `words` (uint64) has room for a byte each."""
+    """Write a bit per element, 1 = negative, to `out`; `words` (uint64) is scratch, a byte each."""
     flags = words.view(np.uint8)
     for i in range(values.size):
         flags[i] = values[i] < 0
@@ -135,7 +135,7 @@ def put_signs(values, words, out):
 def put_fields(codes, bits, out):
     """Pack codes of 0 to 32 bits each; return the union of their set bits (-1: negative)."""
     every = np.int64(0)
-    groups = codes.size // 8 if bits <= 8 else 0  # of eight codes, which fill `bits` bytes
+    groups = codes.size // 8 if bits <= 8 else 0  # eight codes fill `bits` bytes
     for group in range(groups):
         word = np.uint64(0)
         for j in range(8):
@@ -152,7 +152,7 @@ def put_fields(codes, bits, out):
         every |= code
         word |= np.uint64(code) << np.uint64(filled)
         filled += bits
-        if filled >= 32:  # a word takes 32 bits more: none is lost
+        if filled >= 32:  # a word has room for 32 more bits, so none is lost
             for j in range(4):
                 out[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(255))
             at += 4
@@ -179,7 +179,7 @@ def get_fields(packed, bits, out):
             out[8 * group + j] = np.int64((word >> np.uint64(j * bits)) & mask)
     for i in range(8 * groups, out.size):
         begin = i * bits
-        # 32 bits from bit 7 of a byte end in the fifth: eight bytes hold any field
+        # 32 bits from bit 7 of a byte end in the fifth byte, so eight bytes hold any field
         at, left = begin >> 3, packed.size - (begin >> 3)
         word = number_at(packed, at, 8) if left >= 8 else number_at(packed, at, left)
         out[i] = np.int64((word >> np.uint64(begin & 7)) & mask)
@@ -188,7 +188,7 @@ def get_fields(packed, bits, out):
 @loop
 def _pack(start, stop, codes, out, bits, seen):
     for first in range(start, stop, _GRAIN):
-        # a multiple of eight codes, so that each grain begins with a byte of its own
+        # a multiple of eight codes, so each grain begins at a whole byte
         part = codes[first : min(first + _GRAIN, stop)]
         seen[first // _GRAIN] = put_fields(part, bits, out[first // 8 * bits :])
 

@@ -1,1 +1,1 @@
-"""Elements as one bit each."""
+"""Codes of one bit per element."""

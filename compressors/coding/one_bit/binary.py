@@ -1,8 +1,8 @@
-"""Two levels for each cell of a bucket, and messages of levels and bits.
+"""Two levels for each cell of a bucket, and their messages.
 
-A frame's body is the levels, float32, then the bits (`bits.py`): 1 for the cell's upper level, 0
-for the lower one. Flags: TWO_LEVELS, all cells' lower levels, then the upper ones; SYMMETRIC, the
-upper ones, with their negatives as lower ones. `params` is the length of cells.
+A frame's body holds the levels, float32, then the bits (`bits.py`): 1 for the cell's upper level, 0
+for the lower one. Flags: TWO_LEVELS: the lower levels of all cells, then the upper ones; SYMMETRIC:
+only upper ones, whose negatives are the lower ones. `params` is the cell length.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Cells
 
 MAX_HALVINGS = 24
-"""Most passes of `optimal_bounds` over a cell."""
+"""Largest number of passes of `optimal_bounds` over a cell."""
 
 
 def _moving(
     kind: KernelClass, name: str, of_element: int, of_cell: int
 ) -> Callable[..., list[KernelCost]]:
-    """Cost of a pass that moves this many bytes per element and a cell."""
+    """Return the cost of a pass that moves this many bytes per element and per cell."""
 
     def launches(_: object, values: object, cells: Cells, *given: object) -> list[KernelCost]:
         n = cells.segments.length
@@ -38,7 +38,7 @@ def _moving(
 @counted_as(_moving("streaming", "bucket_levels.clip_to_spread", 8, 0))
 @primitive
 def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
-    """Clip cells to `clip` population standard deviations (not where 0), in place."""
+    """Clip cells to `clip` population standard deviations (unless that is 0), in place."""
     with loops.written_back(values) as data:
         loops.in_tiles(_clip, cells.spans, data, clip)
 
@@ -46,8 +46,8 @@ def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
 @counted_as(_moving("reduction", "bingrad_b.class_means", 4, 12))
 @primitive
 def class_means(values: Tensor, cells: Cells) -> Tensor:
-    """Thresholds, lower and upper levels of the cells of a flat float32: float32 `[3, cells]`. A
-    threshold is the cell's mean; levels are the means of the elements below and from it on."""
+    """Return thresholds, lower and upper levels of a flat float32: float32 `[3, cells]`. A
+    threshold is the cell's mean; the levels are the means of the elements below it and the rest."""
     found = np.empty((3, cells.total), dtype=np.float32)
     loops.in_tiles(_class_means, cells.spans, loops.array(values), found)
     return loops.tensor(found, values)
@@ -56,7 +56,7 @@ def class_means(values: Tensor, cells: Cells) -> Tensor:
 @counted_as(_moving("reduction", "bingrad_pb.optimal_bounds", 4, 4))
 @primitive
 def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
-    """The bound b of each cell of least error (`bingrad.py`): float32 `[cells]`."""
+    """Return the bound b with the least error for each cell (`bingrad.py`): float32 `[cells]`."""
     bounds = np.empty(cells.total, dtype=np.float32)
     loops.in_tiles(_optimal_bounds, cells.spans, loops.array(values), bounds)
     return loops.tensor(bounds, values)
@@ -87,8 +87,8 @@ def _class_means(start, stop, spans, values, found):
 
 @loops.summing_loop
 def _sums_about(part, centre) -> tuple[float, float, float]:
-    """Sum of d = v - centre, sum of |d|, number of elements with d >= 0, of one cell. Half the sum
-    or difference of the first two gives each class's sum, without a condition, which vectorises."""
+    """Return sum of d = v - centre, sum of |d|, number of d >= 0, for one cell. Half the sum or
+    difference of the first two is the sum of a class, without a condition, which vectorises."""
     total, magnitude, count = 0.0, 0.0, 0.0
     for i in range(part.size):
         distance = np.float64(part[i]) - np.float64(centre)
@@ -103,14 +103,14 @@ def _optimal_bounds(start, stop, spans, values, bounds):
     for span in range(start, stop):
         cell, begin, end = spans[span]
         part = values[begin:end]
-        # the mean falls as the bound grows, so its value at 0 is not below the root
+        # the mean falls as the bound grows, so its value at 0 is at or above the root
         low, high = 0.0, _mean_from(part, np.float32(0))
         for _ in range(MAX_HALVINGS):
             if high - low <= 2.0**-22 * high:
                 break
             middle = 0.5 * (low + high)
             reached = _mean_from(part, np.float32(middle))
-            # the root lies between `middle` and the mean that it gives
+            # the root lies between `middle` and the mean for it
             if reached >= middle:
                 low, high = middle, min(high, reached)
             else:
@@ -120,10 +120,10 @@ def _optimal_bounds(start, stop, spans, values, bounds):
 
 @loops.loop
 def _mean_from(part, bound) -> float:
-    """Sum of |v| over the elements with |v| >= bound, over the number of all elements."""
+    """Return the sum of |v| over the elements with |v| >= bound, divided by the number of all."""
     total = 0.0
     for first in range(0, part.size, loops.SUM_BLOCK):
-        # float32 within a block, for wide vectors; float64 from block to block
+        # float32 within a block, for wide vectors; float64 between blocks
         total += _sum_from(part[first : first + loops.SUM_BLOCK], bound)
     mean: float = total / part.size
     return mean

@@ -1,10 +1,10 @@
-"""One bit per element: bits by thresholds or by chance, and the level that each bit chooses.
+"""One bit per element: bits set by thresholds or at random, and the levels that they select.
 
-Bits follow the elements' order, the first in the lowest bit of the first byte; those after the last
-element are 0. Elements come in stripes: neighbouring columns of a matrix in a flat vector, with
-levels for bits 0 and 1 for each column; or a tensor's elements as one row, with levels for every
-`size` of them (`Stripes.of`). Loops pass over rows as they lie in memory, several of a narrow
-matrix as one.
+Bits are in the elements' order, the first in the lowest bit of the first byte; bits after the last
+element are 0. Elements are grouped in stripes: adjacent columns of a matrix in a flat vector, with
+levels for bits 0 and 1 per column; or a tensor's elements as one row, with levels per `size`
+elements (`Stripes.of`). A line is one such pair of levels. Loops run along rows in memory order and
+join several rows of a narrow matrix.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gcsim.compressors.random import bits64
 from gcsim.compressors.segments import Cells, Column, Segments, starts
 
 CHUNK = 4096
-"""Elements whose bits are gathered before they are folded; a multiple of 8."""
+"""Number of elements whose bits are collected before folding; a multiple of 8."""
 _WIDE = 1024
-"""Rows of this many columns are worth a vector loop."""
+"""Columns that make a row worth a vector loop."""
 NONE = np.zeros(0, dtype=np.float32)
 NO_KEYS = np.zeros(0, dtype=np.uint64)
 _NO_ROOM = np.zeros(0, dtype=np.int64)
@@ -40,21 +40,21 @@ _NO_ROOM = np.zeros(0, dtype=np.int64)
 @dataclass(frozen=True, eq=False)
 class Stripes:
     table: NDArray[np.int64]
-    """`[stripes, 7]`: rows and columns of the matrix, its first element; first column and width of
-    the stripe, which may exceed the matrix; its first line; elements of its one row that share a
-    line (0: each column has a line)."""
+    """`[stripes, 7]`: rows and columns of the matrix, its first element; the stripe's first column
+    and width, which may exceed the matrix; its first line; elements of a row per line (0: one line
+    per column)."""
 
     @classmethod
     @lru_cache(maxsize=1 << 8)
     def of(cls, cells: Cells) -> Stripes:
-        """A bucket's tensors as rows whose cells share a line."""
+        """Return a bucket's tensors as rows with one line per cell."""
         n = cells.segments.length
         columns = 1 + 0 * n, n, cells.segments.begin, 0 * n, n, cells.first, cells.size
         return cls(np.stack(columns, axis=1))
 
     @cached_property
     def of_columns(self) -> bool:
-        """Whether each column has a line."""
+        """Whether there is one line per column."""
         return not self.table[:, 6].any()
 
     @cached_property
@@ -67,7 +67,7 @@ class Stripes:
 
     @cached_property
     def begins(self) -> Column:
-        """Each stripe's first line when stripes are consecutive."""
+        """First line of each stripe if stripes are consecutive."""
         return starts(self.lines)
 
     @cached_property
@@ -77,7 +77,7 @@ class Stripes:
 
     @cached_property
     def sizes(self) -> Column:
-        """Bytes of each stripe's bits."""
+        """Bytes of the bits of each stripe."""
         return packing.packed_bytes(self.elements.length, 1)
 
 
@@ -101,7 +101,7 @@ def put_bits(
     values: Tensor, stripes: Stripes, lines: Tensor, bits: Tensor, at: Column, *,
     keep_error: bool = False, keys: NDArray[np.uint64] | None = None,
 ) -> None:  # fmt: skip
-    """Write one bit per element: whether it reaches its line's threshold, or by chance.
+    """Write one bit per element: 1 if it reaches its line's threshold, or at random.
 
     Parameters
     ----------
@@ -141,17 +141,17 @@ def add_levels(
     places: tuple[Column, Column], weights: tuple[float, float], *, overwrite: bool = False,
     scales: bool = False, room: Column | None = None,
 ) -> None:  # fmt: skip
-    """out += weight * level of each element's bit, in place; with `overwrite`, out = that. Raises
-    `InputError` when bits are set behind a stripe's last, or a scale is not a finite number >= 0;
-    kernels leave `out` worthless then.
+    """Add weight * the level of each element's bit to `out` in place, or `overwrite` it. Raises
+    `InputError` if bits are set after a stripe's last, or a scale is not finite and >= 0; `out` is
+    then undefined on a GPU.
 
     Parameters
     ----------
     out : flat float32 of the stripes
     bits, at : uint8; first byte of each stripe's bits, or of its `room`, of which the others are 0
     levels, places : uint8; first bytes of each stripe's levels, float32 `[lines]`, of bits 0 and 1
-    weights : of levels of bits 0 and 1
-    scales : levels are scales
+    weights : for the levels of bits 0 and 1
+    scales : whether levels are scales
     """
     data = array(bits)
     spare = _NO_ROOM if room is None else room
@@ -161,7 +161,7 @@ def add_levels(
     for row, each in zip(found, alike, strict=True):
         copy_pieces(array(levels), each, row.view(np.uint8), IN_ORDER, 4 * stripes.lines)
     lines = found[0], found[-1]
-    # not-a-number is neither
+    # NaN fails both
     right = np.count_nonzero((lines[0] >= 0) & (lines[0] <= FLOAT32_MAX)) if scales else -1
     demand_signs(stray=stray, right=right in (-1, len(lines[0])))
     both = np.empty((2, len(lines[0])), dtype=np.float32)
@@ -175,7 +175,7 @@ def add_levels(
 
 
 def demand_signs(stray: bool, right: bool = True) -> None:
-    """Raise `InputError` where bits are set behind a tensor's last, or scales are not `right`."""
+    """Raise `InputError` if bits are set after a tensor's last, or scales are not `right`."""
     if stray:
         raise packing.stray_bits()
     if not right:
@@ -183,7 +183,7 @@ def demand_signs(stray: bool, right: bool = True) -> None:
 
 
 class written_to:  # noqa: N801 - as `written_back`
-    """`written_back` of each, an empty array for None."""
+    """Like `written_back` for several tensors; None becomes an empty array."""
 
     __slots__ = ("_each",)
 
@@ -201,7 +201,7 @@ class written_to:  # noqa: N801 - as `written_back`
 
 @loop
 def _times(rows, columns, first, width, size) -> int:
-    """Rows of a narrow matrix treated as one, where the stripe spans the matrix."""
+    """Return how many rows of a narrow matrix to join, if the stripe spans the matrix."""
     whole = size == 0 and first == 0 and width == columns
     return max(1, min(rows, _WIDE // max(1, columns))) if whole else 1
 
@@ -219,7 +219,7 @@ def _repeated(lines, times):
 
 @loop
 def _run(here, end, width, present, size):
-    """(row, column, cell, elements up to the end of row or cell, or `end`)."""
+    """Return (row, column, cell, elements up to the end of row, of cell, or `end`)."""
     row, cell = here // width, 0
     column = here - row * width
     length = min(end - here, present - column)
@@ -232,7 +232,7 @@ def _run(here, end, width, present, size):
 @loop
 def _put_tiles(start, stop, tiles, values, table, lines, keep_error, random, keys, bits, at):
     words = np.empty(CHUNK // 8, dtype=np.uint64)
-    # a byte an element; `fold_bits` makes a byte of each word
+    # one byte per element; `fold_bits` turns each word into a byte
     flags = words.view(np.uint8)
     drawn = np.empty(CHUNK // 4, dtype=np.uint64)
     random16 = drawn.view(np.uint16)
@@ -241,10 +241,10 @@ def _put_tiles(start, stop, tiles, values, table, lines, keep_error, random, key
         rows, columns, offset, first, width, line, size = table[e]
         own = values[offset : offset + rows * columns]
         out = bits[at[e] : at[e] + (rows * width + 7) // 8]
-        present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
+        present = min(width, columns - first)  # the rest of the stripe is outside the matrix
         times = _times(rows, columns, first, width, size)
         some = lines if size else _repeated(lines[:, line : line + width], times)
-        # thresholds alone are one row, which then stands for all three
+        # if there are only thresholds, the single row serves as all three
         limits, lows, highs = some[0], some[len(some) // 2], some[-1]
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at, CHUNK):
@@ -252,12 +252,12 @@ def _put_tiles(start, stop, tiles, values, table, lines, keep_error, random, key
             words[:] = np.uint64(0)
             if random:
                 for k in range((end - chunk + 3) // 4):
-                    # four elements a number; chunks begin at multiples of four
+                    # four elements per random number; chunks begin at multiples of four
                     drawn[k] = bits64(keys[e], chunk // 4 + k)
             here = chunk if present > 0 else end
             while here < end:
                 row, column, cell, length = _run(here, end, width, present, size)
-                # beyond the matrix: on to the next row
+                # outside the matrix: skip to the next row
                 if length <= 0:
                     here += width - column
                     continue
@@ -277,12 +277,12 @@ def _put_tiles(start, stop, tiles, values, table, lines, keep_error, random, key
 
 @loop
 def _draw(part, marks, random16, bound):
-    """Compares as `bucket_levels.py` does."""
+    """Draw the bits; compares in the same way as `levels.py`."""
     scale = magnifier(bound)
     low = -bound * scale
     gap = np.float32(-2) * low
     for i in range(part.size):
-        # the middle of one of 2^16 steps: half a step is the error of 2^-17
+        # the middle of one of 2^16 steps, so the error is half a step, 2^-17
         fraction = (np.float32(random16[i]) + np.float32(0.5)) * np.float32(2.0**-16)
         marks[i] = np.uint8(part[i] * scale - low > fraction * gap)
 
@@ -293,7 +293,7 @@ def _compare(part, marks, limits, lows, highs, column, keep_error):
     if keep_error:
         lows, highs = lows[column:], highs[column:]
         for i in range(part.size):
-            upper, lower = highs[i], lows[i]  # read both: a choice, not a condition
+            upper, lower = highs[i], lows[i]  # reading both makes a select, not a branch
             above = part[i] >= threshold[i]
             marks[i] = np.uint8(above)
             part[i] -= upper if above else lower
@@ -312,7 +312,7 @@ def _add_tiles(start, stop, tiles, bits, at, lines, begins, table, out, add):
         own = out[offset : offset + rows * columns]
         packed = bits[at[e] : at[e] + (rows * width + 7) // 8]
         present, line = min(width, columns - first), begins[e]
-        # a narrow matrix's rows as one with its lines repeated: the loops below are long enough
+        # join rows of a narrow matrix and repeat their lines, so that the inner loops are long
         times = _times(rows, columns, first, width, size)
         some = lines if size else _repeated(lines[:, line : line + width], times)
         lows, highs = some[0], some[1]
@@ -323,7 +323,7 @@ def _add_tiles(start, stop, tiles, bits, at, lines, begins, table, out, add):
             here = chunk
             while here < end:
                 row, column, cell, length = _run(here, end, width, present, size)
-                # bits beyond the matrix choose nothing
+                # bits outside the matrix select nothing
                 if length <= 0:
                     here += width - column
                     continue

@@ -1,7 +1,7 @@
-"""Matrices of a bucket with two levels a column: sums over columns, and levels.
+"""Matrices of a bucket with two levels per column: sums over columns, and levels.
 
-Loops run along rows as they lie in memory, so that vectors hold elements of different columns;
-several rows of a narrow matrix are treated as one.
+Loops run along rows in memory order, so that vectors hold elements of different columns; several
+rows of a narrow matrix are joined.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, starts, tiles_of
 
 _SUM_PARTS = 32
-"""Most blocks of rows with sums of their own."""
+"""Largest number of row blocks with separate sums."""
 _WIDE = 512
-"""Rows of this many columns are worth a vector loop."""
+"""Columns that make a row worth a vector loop."""
 
 
 def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
-    """(rows, columns) of a tensor: its first dimension by all others; a vector is one column."""
+    """Return (rows, columns) of a tensor: first dimension by all others; a vector is one column."""
     rows = piece.shape[0] if piece.shape else 1
     return rows, (piece.numel // rows if rows else 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """Matrices in a flat vector, each cut into equally many stripes of columns. Every column is a
-    line: all stripes of the first owner, then of the second, and so on."""
+    """Matrices in a flat vector, each divided into the same number of stripes of columns. Every
+    column is a line: first the columns of all stripes of the first owner, then of the second, …"""
 
     rows: Column
     columns: Column
     offset: Column
     count: int
-    """Stripes of each."""
+    """Number of stripes per matrix."""
 
     @cached_property
     def width(self) -> Column:
-        """Columns of each stripe; the last ones may reach beyond the matrix."""
+        """Columns of each stripe; the last stripes may exceed the matrix."""
         return -(-self.columns // self.count)
 
     @cached_property
     def line(self) -> Column:
-        """First line of each matrix's first stripe."""
+        """First line of the first stripe of each matrix."""
         return starts(self.width)
 
     @cached_property
@@ -65,7 +65,7 @@ class Matrices:
         return self._stripes(range(self.count))
 
     def stripes_of(self, owner: int) -> Stripes:
-        """Stripes of one owner, whose lines begin at 0."""
+        """Return the stripes of one owner, with lines that begin at 0."""
         return self._stripes([owner])
 
     def _stripes(self, owners: Any) -> Stripes:
@@ -79,7 +79,7 @@ class Matrices:
 
     @cached_property
     def owned(self) -> Matrices:
-        """One owner's stripes as consecutive matrices."""
+        """The stripes of one owner, as consecutive matrices."""
         offset = starts(self.rows * self.width)
         return Matrices(self.rows, self.width, offset, 1)
 
@@ -93,13 +93,13 @@ class Matrices:
 
     @cached_property
     def _blocks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(tiles of blocks of rows; `[matrices, 5]`: rows of a block, blocks, first sum, columns,
-        elements of a row of several narrow ones)."""
+        """(tiles that are blocks of rows; `[matrices, 5]`: rows per block, blocks, first sum,
+        columns, elements of a joined row)."""
         size = self.rows * self.columns
         wide = self.columns * np.maximum(1, _WIDE // np.maximum(1, self.columns))
         rows = -(-size // np.maximum(1, wide))
         together = np.maximum(16, -(-rows // _SUM_PARTS))
-        # the shape alone decides on blocks, so sums do not depend on threads
+        # blocks depend only on the shape, so sums do not depend on threads
         blocks = -(-rows // together)
         first = starts(3 * blocks * wide)
         table = np.stack((together, blocks, first, self.columns, wide), axis=1)
@@ -122,8 +122,8 @@ def column_levels(
     values: Tensor, matrices: Matrices, message: Tensor, at: Column, *, added: Tensor | None = None
 ) -> Tensor:
     """Return thresholds (0), lower and upper levels of columns, float32 `[3, lines]`, and write the
-    levels to a message: the means of a column's elements below 0 and of the others, 0 where there
-    are none and for lines beyond a matrix.
+    levels to a message: the means of a column's elements below 0 and of the others, 0 if there are
+    none and for lines outside a matrix.
 
     Parameters
     ----------
@@ -134,8 +134,8 @@ def column_levels(
     lines = np.zeros((3, matrices.count * matrices.lines), dtype=np.float32)
     rows = np.repeat(matrices.stripes.table[:, 0], matrices.stripes.width)
     total, magnitude, count = column_sums(values, matrices, added)
-    with np.errstate(all="ignore"):  # empty sides, and overflow
-        # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
+    with np.errstate(all="ignore"):  # empty classes, or overflow
+        # half the sum of two sums is rounded, so the counts decide what is exactly 0
         lines[1] = np.where(count < rows, (total - magnitude) / (2 * (rows - count)), 0.0)
         lines[2] = np.where(count > 0, (magnitude + total) / (2 * count), 0.0)
     found, head = tensor(lines, values), 4 * matrices.stripes.width
@@ -146,8 +146,8 @@ def column_levels(
 def column_sums(
     values: Tensor, matrices: Matrices, added: Tensor | None = None
 ) -> NDArray[np.float64]:
-    """Each column's sums of v and |v|, and number of v >= 0: float64 `[3, lines]`, 0 beyond a
-    matrix. Half the sum or difference of the first two is one side's. First adds `added`, in
+    """Return each column's sums of v and |v|, and number of v >= 0: float64 `[3, lines]`, 0 outside
+    a matrix. Half the sum or difference of the first two is a class's sum. First adds `added`, in
     place."""
     tiles, blocks = matrices._blocks
     sums = np.zeros(int((3 * blocks[:, 1] * blocks[:, 4]).sum()), dtype=np.float64)
@@ -174,19 +174,19 @@ def _sum_tiles(start, stop, tiles, values, added, offsets, sizes, blocks, sums):
 
 @loop
 def _join_blocks(sums, blocks, places, found):
-    """Add up blocks of rows, and rows within one, in numpy's order."""
+    """Add up the blocks of rows, and the rows joined in one, in numpy's order."""
     begin = 0
     for m in range(blocks.shape[0]):
         _, count, at, columns, wide = blocks[m]
         size = count * wide
         for i in range(3):
             part = sums[at + i * size : at + (i + 1) * size]
-            # a vector: all sums are those of its one column
+            # a vector: all sums belong to its only column
             if columns == 1 and size:
                 found[i, places[begin]] = _sum_by_halves(part)
             elif columns:
                 total, lines = found[i], places[begin : begin + columns]
-                # a row of sums holds whole rows of a narrow matrix
+                # a row of sums holds several rows of a narrow matrix
                 for row in range(size // columns):
                     for column in range(columns):
                         total[lines[column]] += part[row * columns + column]
@@ -195,8 +195,8 @@ def _join_blocks(sums, blocks, places, found):
 
 @loop
 def _add_columns(start, stop, values, added, together, sums):
-    """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows. Four
-    rows at a time share a read and write of a sum; any `added` is added while they are in the
+    """Fill sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows.
+    Four rows share one read and write of a sum; `added` is added while the rows are in the
     cache."""
     columns = sums.shape[2]
     for at in range(start, stop, together * columns):
@@ -224,7 +224,7 @@ def _add_columns(start, stop, values, added, together, sums):
                     count[i] += np.float64(reached)
                 first += 4 * columns
             else:
-                # a last row may be short; its first element is of column 0 all the same
+                # a last row may be short, but also begins with column 0
                 row = values[first : min(first + columns, end)]
                 for i in range(row.size):
                     distance = np.float64(row[i])
@@ -236,7 +236,7 @@ def _add_columns(start, stop, values, added, together, sums):
 
 @loop
 def _sum_by_halves(values):
-    """Sum 512 m contiguous numbers in numpy's order: by halves, and up to 128 in eight sums."""
+    """Sum 512 m contiguous numbers in numpy's order: by halves, then up to 128 in eight sums."""
     if values.size > 128:
         half = values.size // 2 - values.size // 2 % 8
         return _sum_by_halves(values[:half]) + _sum_by_halves(values[half:])

@@ -1,9 +1,9 @@
-"""Signs of a bucket as one bit per element, with a scale for each cell; and back.
+"""Signs of a bucket: coding as one bit per element with a scale per cell, and decoding.
 
-A bit says negative; zero of either sign counts as positive. Error feedback takes one pass: the
-error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose signs do
-not depend on its scale. So p and s are kept and e is formed when next read: one loop reads x and p,
-writes the new p and its bits, and adds up |p|. Writing e would take a second pass.
+A bit of 1 means negative; zero of either sign counts as positive. Error feedback takes one pass:
+the error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose
+signs do not depend on its scale. So p and s are kept, and e is computed at the next step: one loop
+reads x and p, writes the new p and its bits, and adds up |p|. Writing e would take a second pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 Norm = Literal["mean_abs", "rms"]
-"""Scale of a cell: mean |p|, the best for given signs, or the root mean square."""
+"""Scale of a cell: mean |p|, which is optimal for given signs, or the root mean square."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 _NO_SUMS = np.zeros(0)
@@ -41,7 +41,7 @@ _NO_SUMS = np.zeros(0)
 )  # fmt: skip
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
-    """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
+    """Write the signs of float32 values: ceil(n / 8) bytes per tensor, from byte `at` on."""
     g, size = np.ascontiguousarray(loops.array(values)), segments.length  # a tensor is one cell
     with loops.written_back(bits) as out:
         loops.in_tiles(
@@ -51,7 +51,7 @@ def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) 
 
 
 def pack_signs(values: Tensor) -> Tensor:
-    """Signs of float32 `[n]`, 1 = negative, either zero positive: uint8 `[ceil(n / 8)]`."""
+    """Pack the signs of float32 `[n]`, 1 = negative, zero is positive: uint8 `[ceil(n / 8)]`."""
     bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
     put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
     return bits
@@ -67,7 +67,7 @@ def unpack_signs(buffer: Tensor, count: int) -> Tensor:
 
 
 def write_signs(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
-    """Write +1 and -1 of each tensor's bits, as of a scale of 1; see `add_levels`."""
+    """Write +1 or -1 for each tensor's bits, as with a scale of 1; see `add_levels`."""
     given = Stripes.of(segments.whole), bits, at, _one(out.device), (0 * at, 0 * at), (1.0, -1.0)
     add_levels(out, *given, overwrite=True, scales=True)
 
@@ -79,13 +79,13 @@ def _one(device: torch.device) -> Tensor:
 
 
 def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
-    """Error of the last `fold_signs`: coded - scale sign(coded), laid out as `coded`."""
+    """Return the error of the last `fold_signs`: coded - scale sign(coded), laid out as `coded`."""
     each = scales.repeat_interleave(torch.from_numpy(cells.length).to(scales.device))
     return torch.where(coded < 0, coded + each, coded - each)
 
 
 def nesterov(decay: float) -> tuple[float, float, float, float]:
-    """Factors of Nesterov's direction: u = decay u + v; v + decay u is coded."""
+    """Return the factors for Nesterov's direction: u = decay u + v; v + decay u is coded."""
     return decay, 1.0, 1.0, decay
 
 
@@ -112,12 +112,12 @@ def fold_signs(
     mixed: Tensor | None = None, factors: tuple[float, float, float, float] = NO_FACTORS,
     keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`.
+    """Write the signs of the values plus the last call's error; return scales, float32 `[cells]`.
 
     Parameters
     ----------
     values : flat float32 of the cells' table
-    cells : elements that share a scale, 0 of an empty cell
+    cells : elements that share a scale, which is 0 for an empty cell
     bits, at : uint8 to write to; first byte of each tensor's ceil(n / 8)
     head : first byte of each tensor's scales, which are written there too
     pieces : the one tensor's bits are cut into equal pieces, each at the end of one of equally long
@@ -160,7 +160,7 @@ def _code_tiles(
     start, stop, tiles, g, u, p, scales, table, cells, sizes, slots, m, c, a, b, keep, bits, at,
     sums, squares,
 ):  # fmt: skip
-    """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
+    """Set x = g or a g + b (m u + c g); p = x + p - scale sign(p) if given; write bits and sums."""
     words = np.empty(loops.SUM_BLOCK // 8, dtype=np.uint64)
     mixed = np.empty(loops.SUM_BLOCK, dtype=np.float32)
     for tile in range(start, stop):
@@ -176,14 +176,14 @@ def _code_tiles(
             if p.size:
                 coded = p[own]
             here = first
-            while here < last:  # the cells that the block meets
+            while here < last:  # the cells that overlap the block
                 cell = here // sizes[t]
                 end = min(last, (cell + 1) * sizes[t])
                 part = coded[here - first : end - first]
                 if p.size:
                     _add_error(part, x[here - first : end - first], scales[cells[t] + cell])
                 if sums.size:
-                    # each step raises block, cell or both: no two parts share a sum
+                    # each step increments block, cell or both, so no two parts share a sum
                     slot = slots[t] + first // loops.SUM_BLOCK + cell
                     sums[slot] = sum_of_squares(part) if squares else sum_of_magnitudes(part)
                 here = end
@@ -204,13 +204,13 @@ def _mix(x, u, mixed, m, c, a, b, keep):
 
 @loops.loop
 def _add_error(p, x, scale):
-    for i in range(p.size):  # what the last call lost is p less what its bit decodes to
+    for i in range(p.size):  # the last call's error is p minus what its bit decodes to
         p[i] = x[i] + (p[i] - (-scale if p[i] < np.float32(0) else scale))
 
 
 @loops.summing_loop
 def sum_of_magnitudes(values) -> float:
-    """Inside a loop: the sum of a block's |v|, in float64."""
+    """Return the sum of a block's |v| in float64; for loops."""
     total = np.float64(0)
     for i in range(values.size):
         total += np.float64(abs(values[i]))

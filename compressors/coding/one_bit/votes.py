@@ -1,8 +1,8 @@
-"""Votes of one bit per element, counted eight elements per byte operation.
+"""Counting of one-bit votes, eight elements per byte operation.
 
-Counts lie in bit planes: bit i of plane k is bit k of element i's count. A payload of n bits is
-added with a carry from plane to plane; a comparison with a constant runs down the planes. Bits of a
-bucket's tensors are consecutive, each tensor's in whole bytes.
+Counts are stored as bit planes: bit i of plane k is bit k of element i's count. A payload of n bits
+is added with a carry from plane to plane; a comparison with a constant goes down the planes. Bits
+of a bucket's tensors are consecutive, each tensor's in whole bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gcsim.compressors.segments import Column, Segments
 
 
 def votes_of(segments: Segments, voters: int, like: Tensor) -> Tensor:
-    """Room for counts up to `voters` an element: uint8 `[planes, bytes of all tensors' bits]`."""
+    """Allocate counts up to `voters` per element: uint8 `[planes, bytes of all tensors' bits]`."""
     total = int(packed_bytes(segments.length, 1).sum())
     return like.new_empty((voters.bit_length(), total), dtype=torch.uint8)
 
@@ -32,9 +32,9 @@ def votes_of(segments: Segments, voters: int, like: Tensor) -> Tensor:
 def add_votes(
     counts: Tensor, message: Tensor, at: Column, segments: Segments, *, first: bool = False
 ) -> None:
-    """Count each set bit of a message, in place; the `first` one begins the counts. Each tensor's
-    ceil(n / 8) bytes begin at `at`. At most once per voter: a carry out of the highest plane is
-    lost. Raises `InputError` for bits behind a tensor's last; kernels then spoil the counts."""
+    """Count each set bit of a message, in place; the `first` message starts the counts. Each
+    tensor's ceil(n / 8) bytes begin at `at`. At most one call per voter: a carry out of the highest
+    plane is lost. Raises `InputError` for stray bits; on a GPU counts are then undefined."""
     data = array(message)
     demand_no_stray(data, at, segments.length, 1)
     own = Segments.behind(packed_bytes(segments.length, 1))
@@ -52,12 +52,12 @@ def _voting(start, stop, tiles, bits, at, begins, planes, begin_all):
             votes = bits[at[t] + first : at[t] + last]
             for i in range(votes.size):
                 carry[i] = votes[i]
-            for k in range(planes.shape[0]):  # plane k holds bit k of every count: add with carry
+            for k in range(planes.shape[0]):  # plane k holds bit k of every count
                 plane = planes[k, begins[t] + first : begins[t] + last]
                 if begin_all:
                     for i in range(votes.size):
                         plane[i] = carry[i]
-                        # one vote counts 0 or 1: all higher planes are 0
+                        # a vote is 0 or 1, so all higher planes are 0
                         carry[i] = 0
                 else:
                     for i in range(votes.size):
@@ -75,7 +75,7 @@ def _voting(start, stop, tiles, bits, at, begins, planes, begin_all):
 def put_more_than(
     counts: Tensor, threshold: int, segments: Segments, bits: Tensor, at: Column
 ) -> None:
-    """Write bits of the elements with more votes than `threshold` (>= 0), as `add_votes` reads."""
+    """Write bits of the elements with more votes than `threshold` (>= 0), for `add_votes`."""
     own = Segments.behind(packed_bytes(segments.length, 1))
     with written_back(bits) as out:
         in_tiles(_comparing, own.tiles, array(counts), threshold, own.begin, out, at)
@@ -84,7 +84,7 @@ def put_more_than(
 @loop
 def _comparing(start, stop, tiles, planes, threshold, begins, bits, at):
     equal = np.empty(SUM_BLOCK, dtype=np.uint8)
-    possible = threshold >> planes.shape[0] == 0  # else more than there are voters
+    possible = threshold >> planes.shape[0] == 0  # false if the threshold exceeds the voters
     for tile in range(start, stop):
         t, begin, end = tiles[tile]
         for first in range(begin, end, SUM_BLOCK):

@@ -1,1 +1,1 @@
-"""Rounding to levels, and levels as bytes."""
+"""Rounding to levels, and the coding of levels as bytes."""

@@ -1,8 +1,8 @@
-"""Elias' omega code of levels, of which most are zero, with signs.
+"""The Elias omega code of signed levels, most of which are zero.
 
-Each element with q != 0 travels as omega(gap), a sign bit (set: negative), and omega(|q|); gap is
-the distance to the previous one, at first to element -1. Levels are codes q + s (`levels.py`). A
-tensor's words, packed bit after bit, are one thread's: a reader cannot know where the middle is.
+Each element with q != 0 is coded as omega(gap), a sign bit (1: negative), and omega(|q|); gap is
+the distance to the previous one, at first to element -1. Levels are codes q + s (`levels.py`). One
+thread handles a tensor's bit-packed words, since a reader cannot find the middle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Coded = tuple[Tensor, Column, Column]
 
 
 def _launches(name: str, lengths: Column, sizes: Column) -> list[KernelCost]:
-    """A pass over codes, a byte each, and bodies."""
+    """Return the cost of a pass over codes, one byte each, and bodies."""
     reach = spread(int(np.maximum(lengths, sizes).max(initial=0)))
     return [launch("gather_scatter", f"{name}:{reach}", lengths, lengths, sizes)]
 
@@ -40,8 +40,8 @@ def _launches(name: str, lengths: Column, sizes: Column) -> list[KernelCost]:
 )
 @primitive
 def coded_levels(codes: Tensor, segments: Segments, steps: int) -> Coded:
-    """(consecutive uint8 bodies of codes q + s, uint8; bytes of each; elements of each that
-    travel)."""
+    """Encode codes q + s, uint8: (consecutive bodies, uint8; bytes of each; number of nonzero
+    levels in each)."""
     data, spans = array(codes), Segments.behind(segments.length).whole.spans
     bits, sent = np.zeros((2, len(spans)), dtype=np.int64)
     in_tiles(_count, spans, data, steps, bits, sent)
@@ -60,8 +60,8 @@ def coded_levels(codes: Tensor, segments: Segments, steps: int) -> Coded:
 def decoded_levels(
     body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int
 ) -> Tensor:
-    """Undo `coded_levels`: uint8. Raises `InputError` unless each body holds exactly its words, of
-    levels up to s, padded with zeros to a whole byte."""
+    """Undo `coded_levels`: return uint8. Raises `InputError` unless each body holds exactly its
+    words, of levels up to s, padded with zeros to a whole byte."""
     data, spans = np.ascontiguousarray(array(body)), Segments.behind(segments.length).whole.spans
     codes, places = np.full(int(segments.length.sum()), steps, dtype=np.uint8), starts(sizes)
     ends = np.zeros(len(sizes), dtype=np.int64)
@@ -76,7 +76,7 @@ def _count(start, stop, spans, codes, steps, bits, sent):
     for t in range(start, stop):
         part = codes[spans[t, 1] : spans[t, 2]]
         total = found = 0
-        previous = -1  # a gap is 1 at least: no word stands for 0
+        previous = -1  # a gap is at least 1: no word stands for 0
         for i in range(part.size):
             if part[i] != steps:
                 total += omega_bits(i - previous) + 1 + omega_bits(abs(np.int64(part[i]) - steps))
@@ -88,7 +88,7 @@ def _count(start, stop, spans, codes, steps, bits, sent):
 @loop
 def _write(start, stop, spans, codes, steps, places, out):
     for t in range(start, stop):
-        # a tensor's bits begin at a whole byte: no two threads write into one
+        # a tensor's bits begin at a whole byte, so threads do not share bytes
         part, position, previous = codes[spans[t, 1] : spans[t, 2]], places[t], -1
         for i in range(part.size):
             level = np.int64(part[i]) - steps
@@ -101,15 +101,15 @@ def _write(start, stop, spans, codes, steps, places, out):
 
 @loop
 def _read(start, stop, spans, data, places, sizes, sent, steps, codes, ends):
-    """Find the position behind each tensor's last word; -1 for a level above s, a word that does
-    not end, or an element behind the last."""
+    """Find the position after each tensor's last word; -1 for a level above s, a word without end,
+    or an element past the last."""
     for t in range(start, stop):
         packed, own = data[places[t] : places[t] + sizes[t]], codes[spans[t, 1] : spans[t, 2]]
         limit, position, at = 8 * packed.size, np.int64(0), -1
         for _ in range(sent[t]):
             gap, position = get_omega(packed, position, limit)
             at += gap
-            # a sign must follow the gap before the body's end
+            # a sign must follow the gap within the body
             if position < 0 or at >= own.size or position >= limit:
                 position = np.int64(-1)
                 break

@@ -1,7 +1,7 @@
-"""Rounding of the elements of a bucket to levels, mostly at random so that the mean is right.
+"""Rounding of a bucket's elements to levels, mostly at random without bias.
 
-Cells of `size` consecutive elements (the last may be shorter) share a norm, or levels of their own.
-An element becomes the code of a neighbouring level; codes travel in a form (`digits.py`). Kinds:
+Cells of `size` consecutive elements (the last may be shorter) share a norm, or have own levels. An
+element becomes the code of a neighbouring level; a form (`digits.py`) packs the codes. Kinds:
 
 - `even`: norm * q / s, q = -s … s, codes q + s (Alistarh et al. 2017, "QSGD", arXiv:1610.02132):
   q = floor(s v / norm + u);
@@ -13,11 +13,11 @@ An element becomes the code of a neighbouring level; codes travel in a form (`di
 - `powers`: powers of two in 8 bits, or `exponents` of 8 bits and signs (`floats/powers.py`);
 - `tree`: the nearest of 255 values (there too).
 
-u = (r + 1/2) / 65536 of 16 random bits per element decides against all gaps at once: those below v
-are counted, those above are not, and its own with the right probability to 2^-17 (plus float32
-rounding of the quotient, at most s 2^-23 with even levels). The half keeps an element that is a
-level where it is. Elements outside the levels saturate; a zero norm decodes to zeros. Values become
-packed codes in one pass, `CHUNK` elements at a time, within the processor's cache.
+u = (r + 1/2) / 65536, from 16 random bits r per element, is compared with all gaps at once: those
+below v are counted, those above are not, and its own with the right probability to 2^-17 (plus
+float32 rounding of the quotient, at most s 2^-23 with even levels). Due to the half an element that
+equals a level stays. Elements outside the levels saturate; a zero norm decodes to zeros. Values
+become packed codes in one pass, `CHUNK` elements at a time, within the processor's cache.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from gcsim.compressors.segments import Cells, Column
 Table = NDArray[np.float32]
 
 MAX_STEPS = 127
-"""Codes fit a byte, and quotient plus random fraction fit float32's 24 bits exactly."""
+"""Largest s: codes fit a byte, and a quotient plus a random fraction is exact in float32."""
 CHUNK = 2048
-"""Elements between the random numbers and the packed codes: a multiple of eight."""
+"""Elements that are processed together in the cache: a multiple of eight."""
 COUNTED = 32
-"""Tables of up to this many levels are searched by counting, longer ones from a range on."""
+"""Tables of up to this many levels are searched by counting, longer ones from a range."""
 EVEN, KNOWN, OWN, POWERS, TREE, EXPONENTS = range(6)
 _NAMES = {
     EVEN: ("levels.encode_levels", "levels.add_packed_levels"),
@@ -66,11 +66,11 @@ _NAMES = {
     TREE: ("dynamic_8bit.nearest_codes", "narrow_floats.add_looked_up"),
 }
 STRAY = 256
-"""Marks a code as damaged: a group is not made of digits, or bits are set behind the last code."""
+"""Marks damage: a group that is not made of digits, or bits after the last code."""
 _RANGE_BITS = 18
-"""Numbers that differ only in this many lowest bits form a range."""
+"""Numbers that differ only in this many low bits form a range."""
 _TOGETHER = 4
-"""Pairs of levels that are counted at a time."""
+"""Number of pairs of levels that are counted together."""
 _HALF = np.float32(2.0**-17)
 _UNIT = np.float32(2.0**-16)
 
@@ -80,17 +80,17 @@ class Levels:
     kind: int
     cells: Cells
     numbers: Any = None
-    """float32 `[cells]`, or own levels `[cells, levels]`, ascending; or the uint8 message."""
+    """Float32 `[cells]`, or own levels `[cells, levels]`, ascending; or a uint8 message."""
     places: Column | None = None
-    """First byte of each tensor's numbers in a message."""
+    """First byte of each tensor's numbers, if they are in a message."""
     width: int = 1
-    """Numbers of a cell."""
+    """Number of values per cell."""
     steps: int = 1
     """s of `even`."""
     tables: Sequence[Table] = ()
-    """Tables of `known`, of equal length."""
+    """Tables of `known`, all of the same length."""
     chosen: Column | Tensor | None = None
-    """Number of each tensor's table; to be added, also on the device."""
+    """Index of each tensor's table; for `add_rounded`, possibly on the device."""
 
     @property
     def highest(self) -> int:
@@ -102,7 +102,7 @@ class Levels:
         return ends.get(self.kind, 255)
 
     def of_cells(self) -> NDArray[np.float32]:
-        """The numbers in host memory: float32 `[cells, width]`."""
+        """Return the numbers in host memory: float32 `[cells, width]`."""
         numbers = self.numbers
         if numbers is None:
             return np.zeros((0, 1), dtype=np.float32)
@@ -119,7 +119,7 @@ class Levels:
         return segments.tiles if form.size == 1 else segments.tiles_of(form.planes(segments.length))
 
     def moved(self, form: Form) -> tuple[Column, Column]:
-        """Bytes of each tensor's numbers and codes that a pass moves."""
+        """Return the bytes of each tensor's numbers and codes that a pass moves."""
         length, counted = self.cells.segments.length, self.kind in (EVEN, KNOWN, OWN)
         coded = form.nbytes(length)
         if self.kind == EXPONENTS:
@@ -128,12 +128,12 @@ class Levels:
 
 
 def even(cells: Cells, norms: Tensor, steps: int, places: Column | None = None) -> Levels:
-    """norm * q / s; norms are float32 `[cells]`, s is 1 to 127."""
+    """Return the levels norm * q / s; norms are float32 `[cells]`, s is 1 to 127."""
     return Levels(kind=EVEN, cells=cells, numbers=norms, places=places, steps=steps)
 
 
 def own(cells: Cells, tables: Tensor, width: int, places: Column | None = None) -> Levels:
-    """A table for each cell: float32 `[cells, width]`, ascending."""
+    """Return levels with a table for each cell: float32 `[cells, width]`, ascending."""
     return Levels(kind=OWN, cells=cells, numbers=tables, places=places, width=width)
 
 
@@ -144,7 +144,7 @@ def encoded(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64], codec: int, form: Form,
     bounds: Tensor | None = None, **columns: Any,
 ) -> Tensor:  # fmt: skip
-    """The message of a gradient rounded to levels: numbers, then codes; `columns`: of `frames`."""
+    """Encode a gradient rounded to levels: numbers, then codes; `columns` as in `frames`."""
     head, tail = levels.moved(form)
     message, at = frames(values, codec, levels.cells.segments, head + tail, **columns)
     put(message, at, levels.numbers.view(-1), head)
@@ -153,7 +153,7 @@ def encoded(
 
 
 def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: float) -> None:
-    """Undo `encoded`, times weight, into `out`; raises as `add_rounded`, and for wrong lengths."""
+    """Undo `encoded` and add weight * values to `out`; raises as `add_rounded`."""
     head, tail = levels.moved(form)
     found.demand_sizes(head + tail)
     add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
@@ -177,13 +177,13 @@ def round_levels(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64] | None, out: Tensor, at: Column,
     form: Form, bounds: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Round the elements of a flat float32 to levels, and write their codes; in one pass.
+    """Round the elements of a flat float32 to levels and write their codes, in one pass.
 
     Parameters
     ----------
-    keys : of each tensor's random bits (`random_key`); None for `tree`
+    keys : for each tensor's random bits (`random_key`); None for `tree`
     out, at : uint8 to write to; first byte of each tensor's codes
-    form : of the codes; with `exponents` the signs, a bit each, may follow
+    form : of the codes; with `exponents` the signs may follow, one bit each
     bounds : float32 `[cells]`: elements are clipped to [-bound, bound] first (`even`)
     """
     cells, segments = levels.cells, levels.cells.segments
@@ -211,9 +211,9 @@ def _adding(
 def add_rounded(
     out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
 ) -> None:
-    """out += weight * the levels of the codes from byte `at` on, in place; `out` is a flat float32.
-    Raises `InputError` for a code behind the last level, a group that is not made of digits, or
-    bits behind the last code; `out` is then worthless."""
+    """Add weight * the levels of the codes from byte `at` on to `out`, a flat float32, in place.
+    Raises `InputError` for a code past the last level, a group that is not made of digits, or bits
+    after the last code; `out` is then undefined."""
     cells, segments = levels.cells, levels.cells.segments
     tiles = levels.tiles(form)
     highest = np.zeros(len(tiles), dtype=np.int64)
@@ -233,7 +233,7 @@ def add_rounded(
 
 
 def demand_codes(highest: int, levels: Levels) -> None:
-    """Raise `InputError` for a code behind the last level, or `STRAY`."""
+    """Raise `InputError` for a code past the last level, or `STRAY`."""
     if highest >= STRAY:
         raise damaged("padding after the last code is not zero, or a group is not made of digits")
     if highest > levels.highest:
@@ -245,8 +245,8 @@ def demand_codes(highest: int, levels: Levels) -> None:
 
 @cache
 def _rounding_walk(kind: int) -> Callable[..., None]:
-    """Compile the loop that rounds to levels of one kind; codes travel in groups of digits, as
-    bytes, or packed bit after bit."""
+    """Compile the loop that rounds to levels of one kind; codes are stored in groups of digits, as
+    bytes, or bit-packed."""
 
     @loop
     def walk(  # noqa: PLR0912
@@ -254,7 +254,7 @@ def _rounding_walk(kind: int) -> Callable[..., None]:
         base, out, places,
     ):  # fmt: skip
         grouped, whole = group > 1, group == 1 and bits == 8
-        # a plane may begin within a word of four elements: a run then reaches into one word more
+        # a plane may begin inside a word of four elements, so a run may need one word more
         words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
         room = np.empty((2, CHUNK), dtype=np.float32)
         groups = np.empty(CHUNK, dtype=np.uint16)
@@ -264,14 +264,14 @@ def _rounding_walk(kind: int) -> Callable[..., None]:
             begin, n = table[t]
             own, cells = values[begin : begin + n], numbers[firsts[t] :]
             within = bounds[firsts[t] :]
-            # tiles count groups of digits where there are such, else elements
+            # tiles count groups of digits if there are any, else elements
             plane = (n + group - 1) // group
             body = out[places[t] : places[t] + (plane * bits + 7) // 8]
             for first in range(start_of, stop_of, CHUNK):
                 length = min(CHUNK, stop_of - first)
                 # digit j of group g is element j * plane + g; Horner's rule, highest digit first
                 for j in range(group - 1, -1, -1):
-                    # the last planes may be short or empty: the digits that they lack are 0
+                    # the last planes may be short or empty: missing digits are 0
                     at = min(j * plane + first, n)
                     target = codes[: min(length, n - at)]
                     if whole:
@@ -304,14 +304,14 @@ def _rounding_walk(kind: int) -> Callable[..., None]:
 
 @inlined
 def _round_run(kind, values, first, codes, cells, size, given, t, keys, bounds, words, room):
-    """Codes of the elements from `first` on, cell by cell; a run may lie within one."""
-    # element i always takes the 16 bits number i % 4 of word i // 4, wherever its run begins
+    """Write the codes of the elements from `first` on, cell by cell."""
+    # element i always uses number i % 4 of word i // 4, wherever its run begins
     word, end = first // 4, first + codes.size
     if kind != TREE:
         _draw(keys[t], word, words[: (end + 3) // 4 - word])
     fractions = words.view(np.uint16)[first - 4 * word :]
     at = first
-    if kind in (POWERS, EXPONENTS):  # without cells
+    if kind in (POWERS, EXPONENTS):  # no cells
         power_codes(values[first:end], fractions, kind == POWERS, codes)
         at = end
     while at < end:
@@ -331,21 +331,21 @@ def _round_run(kind, values, first, codes, cells, size, given, t, keys, bounds, 
 
 @inlined
 def _draw(key, first, words):
-    for k in range(words.size):  # 64 random bits are the 16 of each of four elements
+    for k in range(words.size):  # 64 random bits hold 16 for each of four elements
         words[k] = bits64(key, first + k)
 
 
 @inlined
 def round_evenly(values, norm, fractions, steps, bound, codes):
-    """Codes q + s of one cell's elements, by 16 random bits each; outer ones saturate."""
+    """Write the codes q + s of one cell's elements, with 16 random bits each; others saturate."""
     one = np.float32(1)
-    # no 0 / 0: a zero norm decodes to zeros, whatever the codes
+    # avoids 0 / 0: a zero norm decodes to zeros anyway
     if norm == np.float32(0):
         norm = one
     for i in range(values.size):
         share = min(max(values[i], -bound), bound) / norm
         level = min(max(share, -one), one) * steps  # -s … s
-        # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
+        # rounds up with the remainder's probability: fractions are uniform on 2^-17, 3 2^-17, …
         level = np.floor(level + (np.float32(fractions[i]) * _UNIT + _HALF))
         codes[i] = np.uint8(np.int32(level + steps))
 
@@ -369,7 +369,7 @@ def _round_known(values, norm, fractions, searches, t, room, codes):
 
 @loop
 def _count(shares, random, lower, gaps, codes):
-    # four pairs at a time, each over the whole run: vectorised, and without a search
+    # four pairs at a time over the whole run: vectorised, without a search
     codes[:] = 0
     for pair in range(0, lower.size, _TOGETHER):
         low = lower[pair : pair + _TOGETHER]
@@ -386,28 +386,28 @@ def _count(shares, random, lower, gaps, codes):
 @loop
 def _search(shares, random, lower, gaps, ranges, most, codes):
     bits = shares.view(np.uint32)
-    for i in range(shares.size):  # a share's highest bits name a range of few levels
+    for i in range(shares.size):  # the highest bits of a share give a range of few levels
         codes[i] = ranges[bits[i] >> np.uint32(_RANGE_BITS)]
-    # `most` steps reach the last level not above the share; entries behind the pairs are infinite
+    # `most` steps reach the last level not above the share; padding after the pairs is infinite
     for _ in range(most):
         for i in range(shares.size):
             codes[i] += np.uint8(lower[np.int32(codes[i]) + 1] <= shares[i])
     for i in range(shares.size):
-        # pairs below the share's own count, pairs above do not: its own alone is left to chance
+        # lower pairs count, higher ones do not: only the share's own pair is random
         codes[i] += np.uint8(lower[codes[i]] + random[i] * gaps[codes[i]] < shares[i])
 
 
 @inlined
 def magnifier(largest):
-    """Inside a loop: the factor of both sides of a comparison between own levels, of largest
-    magnitude `largest`: a gap of up to twice that must not overflow."""
+    """Return the factor for both sides of a comparison between own levels of largest magnitude
+    `largest`: a gap of up to twice that must not overflow. For loops."""
     return np.float32(2.0**24) if largest < np.float32(1e30) else np.float32(0.25)
 
 
 @loop
 def _round_between(values, levels, fractions, room, codes):
     scaled, random = room[0, : values.size], room[1, : values.size]
-    # levels ascend, so an outer one has the largest magnitude
+    # levels ascend, so the first or last has the largest magnitude
     scale = magnifier(max(abs(levels[0]), abs(levels[-1])))
     for i in range(values.size):
         random[i] = np.float32(fractions[i]) * _UNIT + _HALF
@@ -434,7 +434,7 @@ def _adding_walk(kind: int) -> Callable[..., None]:  # noqa: PLR0915
         inverse, divisor = np.float32(1) / np.float32(base), np.int32(base)
         rest = np.empty(CHUNK, dtype=np.int32)
         codes = np.empty(CHUNK, dtype=np.uint8)
-        # a cell's levels, of which any byte is an index, or bit patterns of powers
+        # a cell's levels, with room for any byte as index; or bit patterns of powers
         room = np.zeros(CHUNK, dtype=np.float32)
         pattern = room.view(np.uint32)
         for tile in range(start, stop):
@@ -467,8 +467,8 @@ def _adding_walk(kind: int) -> Callable[..., None]:  # noqa: PLR0915
                     source = codes[: min(length, n - at)]
                     if grouped:
                         for i in range(length):
-                            # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole
-                            # number, and float32 is right to 2^-10 for x < 2^16.
+                            # Exact: (x + 1/2) / base is at least 1 / (2 base) from the next whole
+                            # number, and float32 is accurate to 2^-10 for x < 2^16.
                             quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
                             codes[i] = np.uint8(rest[i] - quotient * divisor)
                             rest[i] = quotient
@@ -476,7 +476,7 @@ def _adding_walk(kind: int) -> Callable[..., None]:  # noqa: PLR0915
                             stray |= np.int32(codes[i])
                     if whole:
                         source = body[first : first + length]
-                    # the other kinds know every byte; `get_chunk` has looked at packed codes
+                    # the other kinds know every byte; `get_chunk` has checked packed codes
                     if kind < POWERS and (grouped or whole):
                         for i in range(source.size):
                             most = max(most, source[i])
@@ -486,11 +486,11 @@ def _adding_walk(kind: int) -> Callable[..., None]:  # noqa: PLR0915
                         add_power_codes(sums[first : first + length], source, weight, pattern)
                     else:
                         _add_run(kind, sums, at, source, cells, sizes[t], given, t, weight, room)
-                # a group of base^size or more leaves a rest behind its last digit
+                # a group of base^size or more leaves a remainder after its last digit
                 if grouped:
                     for i in range(length):
                         stray |= rest[i]
-            # the tile with a tensor's last group checks the bits behind it
+            # the tile with a tensor's last group checks the bits after it
             used = plane * bits % 8
             if stop_of == plane and used > 0:
                 stray |= np.int32(body[-1] >> np.uint8(used))
@@ -509,7 +509,7 @@ def _add_run(kind, sums, first, codes, cells, size, given, t, weight, room):
         stop = min((cell + 1) * size, end)
         part, some = sums[at:stop], codes[at - first : stop - first]
         if kind == EVEN:
-            factor = weight * cells[cell, 0]  # the weight is over s already
+            factor = weight * cells[cell, 0]  # the weight is already divided by s
             for i in range(part.size):
                 part[i] += (np.float32(some[i]) - given) * factor
         elif kind == KNOWN:
@@ -529,7 +529,7 @@ def _add_run(kind, sums, first, codes, cells, size, given, t, weight, room):
 
 
 def _searches(levels: Levels) -> tuple[NDArray[Any], ...]:
-    """Lower levels and gaps of pairs and `_ranges`, by table; number of each tensor's table."""
+    """Return lower levels and gaps of pairs and the ranges, by table; each tensor's table index."""
     rows = [_search_of(each.tobytes()) for each in levels.tables]
     lower, gaps, first, most = (np.stack(each) for each in zip(*rows, strict=True))
     return lower, gaps, first, most, levels.chosen_tables()
@@ -537,21 +537,21 @@ def _searches(levels: Levels) -> tuple[NDArray[Any], ...]:
 
 @lru_cache(maxsize=1 << 6)
 def _search_of(content: bytes) -> tuple[Table, Table, NDArray[np.uint8], int]:
-    """A table's (lower levels of pairs; gaps; by range, last level not above any of its numbers;
+    """Return a table's (lower levels of pairs; gaps; last level not above any number of each range;
     most levels in a range)."""
     levels = np.frombuffer(content, dtype=np.float32)
     pairs, long = levels.size - 1, levels.size > COUNTED
     room = 1 << 8 if long else -(-pairs // _TOGETHER) * _TOGETHER
-    lower = np.full(room, np.inf, dtype=np.float32)  # a pair at infinity is below no element
+    lower = np.full(room, np.inf, dtype=np.float32)  # a pair at infinity never counts
     gaps = np.zeros(room, dtype=np.float32)
     lower[:pairs], gaps[:pairs] = levels[:-1], np.diff(levels)
     if not long:
         return lower, gaps, np.zeros(0, dtype=np.uint8), 0
     first = np.arange(1 << (32 - _RANGE_BITS), dtype=np.uint32) << np.uint32(_RANGE_BITS)
     ends = np.stack((first, first | np.uint32((1 << _RANGE_BITS) - 1))).view(np.float32)
-    # among negative numbers a larger pattern is a smaller number
+    # for negative numbers a larger pattern is a smaller number
     ends.sort(axis=0)
-    ends[:, ~(np.abs(ends[0]) <= 1)] = -1  # no other number occurs
-    # last levels not above a range's least and largest number: a search takes their distance
+    ends[:, ~(np.abs(ends[0]) <= 1)] = -1  # other numbers do not occur
+    # last levels not above a range's smallest and largest number: a search covers the distance
     start, last = np.searchsorted(lower, ends, side="right").clip(min=1) - 1
     return lower, gaps, start.astype(np.uint8), int((last - start).max())

@@ -19,13 +19,13 @@ from gcsim.compressors.segments import Cells, Segments
 
 Norm = Literal["max", "l2"]
 _LARGE_CELL = 1 << 18
-"""Several threads sum up cells from this length on."""
+"""Cells of at least this length are summed by several threads."""
 _MAGNITUDE, _LENGTH, _SUMS, _SPREAD, _ERROR = range(5)
 _NONE = np.zeros(0)
 
 
 def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
-    """Cost of a pass that reads elements and moves this many bytes a cell."""
+    """Return the cost of a pass that reads elements and moves this many bytes per cell."""
 
     def launches(_: object, values: object, cells: Cells, *given: object) -> list[KernelCost]:
         n, moved = cells.segments.length, of_cell * cells.count
@@ -37,8 +37,8 @@ def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
 @counted_as(_reading("levels.bucket_norms", 4))
 @primitive
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
-    """Maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`, NaN where a
-    cell holds one. The Euclidean norm is summed in float64: squares neither overflow nor vanish."""
+    """Return the maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`,
+    NaN if the cell has one. The Euclidean norm is summed in float64: squares do not overflow."""
     maximum, data = norm == "max", np.ascontiguousarray(loops.array(values))
     long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
     tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
@@ -57,9 +57,9 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
 def clipped_magnitudes(
     values: Tensor, segments: Segments, clip: float | None, at_bound: bool
 ) -> tuple[Tensor, Tensor]:
-    """(bound at which each tensor is clipped, its largest |v| then): float32 `[tensors]` each. The
-    bound is `clip` population standard deviations, infinite without `clip` or where all elements
-    are equal or one is not finite. With `at_bound` a finite bound is the magnitude; 0 if empty."""
+    """Return (each tensor's clipping bound, its largest |v| then): float32 `[tensors]` each. The
+    bound is `clip` population standard deviations; infinite without `clip` or if all elements are
+    equal or one is not finite. `at_bound`: a finite bound is the magnitude; 0 if empty."""
     cells, bounds = segments.cells(loops.SUM_BLOCK), np.full(len(segments.table), np.inf)
     found, largest = _by_cell(loops.array(values), cells, _SPREAD), np.zeros(len(bounds))
     for t in np.flatnonzero(segments.length):
@@ -76,7 +76,7 @@ def clipped_magnitudes(
 @counted_as(_reading("adaptive_levels.bucket_sums", 16))
 @primitive
 def cell_sums(values: Tensor, cells: Cells) -> Tensor:
-    """Sum of the elements and of their squares of each cell: float64 `[cells, 2]`."""
+    """Return sum and sum of squares of the elements of each cell: float64 `[cells, 2]`."""
     return loops.tensor(
         np.ascontiguousarray(_by_cell(loops.array(values), cells, _SUMS)[:2].T), values
     )
@@ -87,8 +87,8 @@ def cell_sums(values: Tensor, cells: Cells) -> Tensor:
 def table_errors(
     values: Tensor, cells: Cells, norms: Tensor, levels: NDArray[np.float32]
 ) -> Numbers:
-    """E|Q(v) - v|^2 of each tensor rounded to a table times norms: float64 `[tensors]`, the sum of
-    norm^2 (r - lo) (hi - r) over the elements r = v / norm of a flat float32."""
+    """Return E|Q(v) - v|^2 of each tensor rounded to a table times norms: float64 `[tensors]`, the
+    sum of norm^2 (r - lo) (hi - r) over the elements r = v / norm of a flat float32."""
     given = loops.array(norms).astype(np.float64), levels.astype(np.float64)
     errors = _by_cell(loops.array(values), cells, _ERROR, cells.tiles, *given)[0]
     parts = zip(cells.first.tolist(), cells.count.tolist(), strict=True)
@@ -99,7 +99,7 @@ def _by_cell(
     values: NDArray[np.float32], cells: Cells, what: int, tiles: NDArray[np.int64] | None = None,
     norms: Numbers = _NONE, levels: Numbers = _NONE,
 ) -> Numbers:  # fmt: skip
-    """Numbers of each cell, float64 `[3, cells]`; zeros where no tile is."""
+    """Return three numbers per cell, float64 `[3, cells]`; zeros for cells without a tile."""
     found = np.zeros((3, cells.total))
     loops.in_tiles(
         _walk, cells.tiles if tiles is None else tiles, np.ascontiguousarray(values),
@@ -122,8 +122,8 @@ def _walk(start, stop, tiles, values, table, firsts, sizes, what, norms, levels,
             if what in (_MAGNITUDE, _SPREAD):
                 room[0] = scans.greatest_magnitude(part)
                 found[0, cell] = pattern[0]
-            # the centre is that of the whole tensor, whose cells' sums are added later
-            if what == _SPREAD:  # about the tensor's first: nearly equal values lose nothing
+            # the centre is common to the tensor's cells, as their sums are added later
+            if what == _SPREAD:  # about the first element, against cancellation
                 found[1, cell], found[2, cell] = scans.moments(part, np.float64(own[0]))
             elif what == _LENGTH:
                 for at in range(0, part.size, loops.SUM_BLOCK):
@@ -140,14 +140,14 @@ def _walk(start, stop, tiles, values, table, firsts, sizes, what, norms, levels,
                 for i in range(part.size):
                     share = part[i] / norm if norm > 0 else 0.0
                     low = last_not_above(levels, share)
-                    # the product is negative outside of the table
+                    # the product is negative outside the table
                     total += max((share - levels[low]) * (levels[low + 1] - share), 0.0)
                 found[0, cell] = norm * norm * total
 
 
 @loops.loop
 def _root(total) -> np.float32:
-    """The square root, at most the largest float32 (infinity and NaN stay)."""
+    """Return the square root, at most the largest float32 (infinity and NaN are kept)."""
     root = np.sqrt(total)
     if np.isfinite(root):
         root = min(root, loops.FLOAT32_MAX)

@@ -1,8 +1,8 @@
-"""Randomised Hadamard transform of the tensors of a bucket: orthogonal, and its own inverse.
+"""Randomised Hadamard transform of a bucket's tensors: orthogonal, and its own inverse.
 
-Whole parts of 2^15 elements, then parts of powers of two at a tensor's end: nothing is padded. In
-each part, ten butterflies (all, if there are fewer) of elements that are 32 apart, as in the code
-published with THC (`quantization/rounding/thc.py`).
+A tensor is divided into parts of 2^15 elements and smaller powers of two at its end, without
+padding. Each part gets ten stages of butterflies (or all) over elements that are 32 apart, as in
+the code published with THC (`quantization/rounding/thc.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gcsim.compressors.random import bits64
 from gcsim.compressors.segments import Segments
 
 LANES, STAGES = 32, 10
-"""Distance of the elements of a transform, so many of which go side by side; its butterflies."""
+"""Distance between elements of a transform (so many run side by side), and number of stages."""
 
 
 @kernel("streaming", updates=("values",), name="rotated.rotate")
@@ -26,9 +26,7 @@ def rotate(
     back: bool = False,
 ) -> None:  # fmt: skip
     """Transform each tensor of a flat float32, times its scale, or undo the transform, in place.
-
-    `signs` are the tensors' keys of random numbers (`random_key`).
-    """
+    `signs` are the tensors' random keys (`random_key`)."""
     count_random(values.numel(), 1)
     with written_back(values) as target:
         factors = scales.astype(np.float32)
@@ -42,13 +40,13 @@ def _rotate(start, stop, tiles, begins, keys, scales, back, values):
         x = values[begins[t] + first : begins[t] + last]
         if not back:
             _flip(x, first, keys[t])
-        # a tile holds whole parts, but for a tensor's end
+        # a tile holds whole parts, except at a tensor's end
         at, size = 0, LANES << STAGES
         while at < x.size:
             while size > x.size - at:
                 size //= 2
             part, distance = x[at : at + size], max(1, size >> STAGES)
-            # times the root, the butterflies are orthogonal
+            # this factor makes the butterflies orthogonal
             part *= scales[t] * np.float32(1 / np.sqrt(size / distance))
             while distance < size:
                 for base in range(0, size, 2 * distance):
@@ -63,10 +61,10 @@ def _rotate(start, stop, tiles, begins, keys, scales, back, values):
 
 @loop
 def _flip(x, first, key):
-    """Change the sign of every element whose random bit (number `first` on) is set."""
+    """Flip the sign of every element whose random bit (from number `first` on) is set."""
     for at in range(0, x.size, 32):
         words = x[at : at + 32].view(np.uint32)
-        # `first + at` is a multiple of 32: one half of a word has the bits of 32 elements
+        # `first + at` is a multiple of 32, so half a word holds the bits of 32 elements
         bits = np.uint32(bits64(key, (first + at) >> 6) >> np.uint64((first + at) & 63))
         for i in range(words.size):
             words[i] ^= np.uint32(bits >> np.uint32(i)) << np.uint32(31)

@@ -1,1 +1,1 @@
-"""Selections of elements: the largest, those above a threshold, those drawn at random."""
+"""Selection of elements: the largest, those above a threshold, and random ones."""

@@ -1,8 +1,8 @@
-"""The largest share of the positive and of the negative elements of each tensor, exactly.
+"""Exact selection of the largest share of the positive and of the negative elements.
 
-A sample bounds both signs' thresholds from below, one pass adds up and marks what reaches the lower
-bound, and a selection among those follows. Where the sample misled it runs on all elements, and so
-it does in short tensors.
+A sample bounds both signs' thresholds from below, one pass adds and marks what reaches the lower
+bound, and a selection among the marked follows. If the sample was misleading, and for short
+tensors, the selection runs on all elements.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _launches(
 def largest_of_each_sign(
     values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
 ) -> tuple[Tensor, Tensor, Column, Tensor]:
-    """memory += values, and the largest max(1, round(proportion n)) of a sign's n elements.
+    """Add values to memory and select the largest max(1, round(proportion n)) of each sign's n.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def largest_of_each_sign(
     Raises
     ------
     InputError
-        When not-a-number is among the values.
+        If the values contain NaN.
     """
     added, tensors = np.ascontiguousarray(loops.array(values)), segments.cells(None).tiles
     limits = np.full(len(segments.table), np.inf, dtype=np.float32)
@@ -83,10 +83,8 @@ def largest_of_each_sign(
 @kernel("reduction", name="dryden._means")
 @primitive
 def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
-    """Mean of the positive and of the negative values: float32 `[tensors, 2]`, 0 of none.
-
-    `sizes` are the magnitudes, `k` their numbers as in `largest_of_each_sign`.
-    """
+    """Return the means of the positive and the negative values: float32 `[tensors, 2]`, 0 if none.
+    `sizes` are the magnitudes, `k` their numbers as in `largest_of_each_sign`."""
     counts = k.reshape(-1)
     room = (
         1 - -counts // loops.SUM_BLOCK
@@ -100,7 +98,7 @@ def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
 
 @loops.loop
 def _sum_rows(sizes, counts, begins, sums):
-    """Sums of blocks of magnitudes, so many of each row, from its begin on."""
+    """Sum blocks of magnitudes, `counts` of each row, from its begin on."""
     at = 0
     for row in range(counts.size):
         own = sizes[at : at + counts[row]]
@@ -112,13 +110,13 @@ def _sum_rows(sizes, counts, begins, sums):
 
 @loops.loop
 def _split(values):
-    """Magnitudes of positive and of negative elements, and their places; how many there are."""
-    sizes = np.empty((2, values.size + 1), dtype=np.float32)  # room for one more
+    """Return magnitudes of positive and of negative elements, their places and numbers."""
+    sizes = np.empty((2, values.size + 1), dtype=np.float32)  # one more than needed
     places = np.empty(sizes.shape, dtype=np.int32)
     above, below = 0, 0
     for i in range(values.size):
         x = values[i]
-        # no branch: both sides take each element; where a cursor stays, the next overwrites it
+        # no branch: both sides store each element, and overwrite it if the cursor has not moved
         sizes[0, above], sizes[1, below] = x, -x
         places[0, above] = places[1, below] = i
         above += x > np.float32(0)
@@ -128,11 +126,11 @@ def _split(values):
 
 @loops.loop
 def _bound(start, stop, tiles, source, added, table, proportion, limits):
-    """Bound the lower of both signs' thresholds from below by a sample."""
+    """Bound the lower of both signs' thresholds from below, using a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]
-        # 16 or more of the sample are expected of each sign
+        # expect at least 16 sampled elements of each sign
         stride = min(selection.SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
         if n < selection.WORTH_A_SAMPLE or stride < 3:
             continue
@@ -144,7 +142,7 @@ def _bound(start, stop, tiles, source, added, table, proportion, limits):
             if available > 0:
                 rank: Any = min(available, selection.safe_rank(available * proportion))
                 bits = np.uint32(selection.kth_of_few(sizes.view(np.uint32), rank)[0])
-                # bits of magnitudes order as the magnitudes; one limit serves both signs
+                # bits order as the magnitudes; one limit serves both signs
                 limits[t] = min(limits[t], bits)
 
 
@@ -153,14 +151,14 @@ def _choose(
     start, stop, tiles, source, table, k, firsts, begins, up, blocks, counts, places, passed,
     indices, taken, magnitudes, strange,
 ):  # fmt: skip
-    for tile in range(start, stop):  # which is a tensor
+    for tile in range(start, stop):  # one tensor per tile
         t, _, n = tiles[tile]
         part = source[table[t, 0] : table[t, 0] + n]
         own, found = np.empty(passed[t], dtype=np.int64), np.empty(passed[t], dtype=np.float32)
         first = blocks[t]
         if own.size and collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
             strange[0] = 1
-        # with k or more of each sign marked, the k largest of each are among the marked
+        # with k or more of each sign marked, the k largest of each are among them
         among = np.sum(found > 0) >= k[0, t] and np.sum(found < 0) >= k[1, t]
         found = found if among else part
         sizes, within, many = _split(found)
@@ -171,7 +169,7 @@ def _choose(
                 selection.take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
             for j in range(k[side, t]):
                 out[j] = sizes[side, most[j]]
-                # one mask for both signs: the message lists them together, by place
+                # one mask for both signs, as the message lists them together, by place
                 chosen[within[side, most[j]]] = True
         at = firsts[t]
         for place in np.flatnonzero(chosen):

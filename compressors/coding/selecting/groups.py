@@ -1,5 +1,5 @@
-"""Random groups of a tensor's elements: each Q consecutive elements are dealt to Q groups in random
-order, one to each."""
+"""Random groups of a tensor's elements: every Q consecutive elements are dealt to Q groups in
+random order, one to each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gcsim.compressors.segments import TILE, Column, Segments, starts, tiles_of
 )
 @primitive
 def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tensor:
-    """A random permutation of 0 … Q-1 for each run of Q of n elements: uint16 `[runs, Q]` on the
-    device of `like`, runs of consecutive tensors. A tensor's short last run is a permutation of its
-    length, dealt in random order too; groups without an element of it have Q."""
+    """Draw a random permutation of 0 … Q-1 for each run of Q of n elements: uint16 `[runs, Q]` on
+    the device of `like`, runs of consecutive tensors. A tensor's short last run is a permutation of
+    its length, also dealt in random order; groups without one of its elements have Q."""
     runs = -(-n // groups)
     dealt = np.empty((runs.sum(), groups), dtype=np.uint16)
-    # tiles of whole runs: no two threads shuffle the same one
+    # tiles of whole runs, so a run belongs to one thread
     grain = np.full(len(n), max(1, TILE // groups) * groups)
     in_tiles(_shuffle, tiles_of(n, grain), n, starts(runs), keys, dealt)
     return tensor(dealt, like)
@@ -47,8 +47,8 @@ def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tens
 )
 @primitive
 def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group: int) -> Tensor:
-    """Places in the flat bucket, int64, of `always` and of a group of the others, both ascending,
-    tensor after tensor.
+    """Return places in the flat bucket, int64: per tensor those of `always`, then those of a group
+    of the others, both ascending.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group
 
 @loop
 def _shuffle(start, stop, tiles, lengths, firsts, keys, dealt):
-    """Shuffle run by run (Fisher and Yates)."""
+    """Shuffle each run (Fisher-Yates)."""
     groups = dealt.shape[1]
     for tile in range(start, stop):
         t, first, last = tiles[tile]
@@ -74,7 +74,7 @@ def _shuffle(start, stop, tiles, lengths, firsts, keys, dealt):
             for i in range(groups):
                 row[i] = i if i < length else groups
             for i in range(groups - 1, 0, -1):
-                # 32 random bits times i + 1: uniform on 0 … i up to 2^-16
+                # 32 random bits times i + 1: uniform on 0 … i to 2^-16
                 bits = bits64(keys[t], run * groups + i) >> np.uint64(32)
                 j = np.int64((bits * np.uint64(i + 1)) >> np.uint64(32))
                 row[i], row[j] = row[j], row[i]
@@ -82,7 +82,7 @@ def _shuffle(start, stop, tiles, lengths, firsts, keys, dealt):
 
 @loop
 def _take_turn(always, begins, counts, column, runs, groups, out) -> int:
-    """Turn ranks among the other elements into places: add the number of `always` below."""
+    """Turn ranks among the other elements into places, by adding the number of `always` below."""
     at, a, c = 0, 0, 0
     for t in range(begins.size):
         own = always[a : a + counts[t]]
@@ -91,10 +91,10 @@ def _take_turn(always, begins, counts, column, runs, groups, out) -> int:
         at += own.size
         passed = 0
         for run in range(runs[t]):
-            # else the short last run has no element for this group
+            # a short last run may have no element for this group
             if column[c + run] < groups:
                 rank = run * groups + column[c + run]
-                # ranks ascend from run to run, so the cursor over `always` never goes back
+                # ranks ascend from run to run, so the cursor over `always` only moves forward
                 while passed < own.size and own[passed] <= rank + passed:
                     passed += 1
                 out[at] = begins[t] + rank + passed

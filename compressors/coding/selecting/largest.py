@@ -1,8 +1,8 @@
-"""The k largest magnitudes of each tensor of a bucket, exactly.
+"""Exact selection of the k largest magnitudes of each tensor.
 
-A short tensor is added up, selected from and cleared within the processor's cache. In a long one
-the adding pass marks elements above a sample's threshold, a little more than k, and selects among
-those; when the sample misled (fewer than k marks, or far more), among all elements.
+A short tensor is added, selected from and cleared within the processor's cache. In a long one the
+adding pass marks elements above a sampled threshold, slightly more than k, and selects among those;
+if the sample was misleading (fewer than k marks, or far more), among all elements.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def largest(
     marks: Marks | None = None, ranked: NDArray[np.bool_] | None = None,
     cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The k largest |values| of each tensor: (indices within the tensor, int64 `[sum of k]`,
+    """Select the k largest |values| of each tensor: (indices within the tensor, int64 `[sum of k]`,
     ascending; values float32 `[sum of k]`), of consecutive tensors. Among equal magnitudes the
     lowest index wins. Raises `InputError` for NaN.
 
@@ -72,16 +72,16 @@ def largest(
     ----------
     values : flat float32 of the table
     k : how many of each tensor, 0 to its length
-    memory : as `values`; memory += values, and zero remains where elements are selected
+    memory : as `values`; memory += values, and selected elements become zero
     marks : candidates, if marked already; may be too few
     ranked : whether a tensor's largest are wanted; of others the first k of the marked. None: all
-    cleared : flat vectors of the table that are set to zero where elements are selected
+    cleared : flat vectors of the table, in which selected elements become zero
     """
     length, first = segments.length, starts(k)
     check_k(length, k)
     indices, taken = np.empty(int(k.sum()), dtype=np.int64), np.empty(int(k.sum()), np.float32)
     added = np.ascontiguousarray(array(values)) if memory is not None else NOTHING
-    strange, tiles = np.zeros(1, dtype=np.uint8), segments.cells(None).tiles  # a tensor each
+    strange, tiles = np.zeros(1, dtype=np.uint8), segments.cells(None).tiles  # one tensor each
     with written_back(values if memory is None else memory) as source:
         if marks is None:
             marks = _bounded(source, added, segments, k)
@@ -99,15 +99,13 @@ def largest(
 
 @kernel("selection", name="selection.largest")
 def largest_of(values: Tensor, k: int) -> Tensor:
-    """Indices of the k largest |values| of one tensor: int64 `[k]`, ascending."""
+    """Return the indices of the k largest |values| of one tensor: int64 `[k]`, ascending."""
     return largest(values, Segments.alone(values.numel()), np.array([k]))[0]
 
 
 def _bounded(source: Any, added: Any, segments: Segments, k: Column) -> Marks:
-    """Marks of long tensors: what a little more than k elements of source + added most likely pass.
-
-    Those that are marked are added up; a limit of infinity stands for the others.
-    """
+    """Mark long tensors with a limit that most likely slightly more than k elements of source +
+    added reach. Marked tensors are also added; others have an infinite limit."""
     if segments.longest < WORTH_A_SAMPLE:
         return _no_marks()
     limits = np.full(len(k), np.inf, dtype=np.float32)
@@ -130,7 +128,7 @@ def _bound(start, stop, tiles, source, added, table, k, limits):
         begin, n = table[t]
         stride = stride_of(n, k[t])
         if stride > 0:
-            # only the sample is added up here; the marking pass adds up the tensor
+            # adds only the sample; the marking pass adds the tensor
             sample = source[begin : begin + n : stride].copy()
             if added.size:
                 more = added[begin : begin + n : stride]
@@ -145,12 +143,12 @@ def _choose(  # noqa: PLR0912
     start, stop, tiles, source, added, table, k, firsts, ranked, up, blocks, counts, places, passed,
     indices, taken, strange,
 ):  # fmt: skip
-    for tile in range(start, stop):  # which is a tensor
+    for tile in range(start, stop):  # one tensor per tile
         t, _, n = tiles[tile]
         part = source[table[t, 0] : table[t, 0] + n]
         index = indices[firsts[t] : firsts[t] + k[t]]
         value = taken[firsts[t] : firsts[t] + k[t]]
-        # a tensor without a sample has an infinite limit; where none is long, there are no limits
+        # a tensor without a sample has an infinite limit; without long tensors there are no limits
         marked = up.size > 0 and up[t] < np.inf
         if marked and (not ranked[t] or k[t] <= passed[t] <= 4 * k[t]):
             own = np.empty(passed[t], dtype=np.int64)
@@ -166,7 +164,7 @@ def _choose(  # noqa: PLR0912
                 for j in range(index.size):
                     index[j] = own[j]
         else:
-            # the marking pass has added up a marked tensor already
+            # the marking pass has already added a marked tensor
             if added.size and not marked:
                 more = added[table[t, 0] : table[t, 0] + n]
                 for i in range(part.size):

@@ -1,7 +1,7 @@
-"""Elements that reach a magnitude: marked in one pass over a bucket and collected in another.
+"""Selection by threshold: elements are marked in one pass over a bucket and collected in another.
 
-The marking pass also adds a gradient to a worker's memory, so that each is read once; it notes
-places by block, and `take` collects them. NaN is below no limit: marked, and an `InputError` when
+The marking pass also adds a gradient to a worker's memory, so that each is read once; it records
+places by block, and `take` collects them. NaN passes every limit and raises `InputError` when
 taken. Indices are int64, within their tensor and ascending, of consecutive tensors.
 """
 
@@ -25,13 +25,13 @@ from gcsim.errors import InputError
 
 BLOCK = 4096
 NOTED = 512
-"""Room for a block's places; a fuller block is searched again when taken."""
+"""Room for a block's places; a fuller block is searched again."""
 _DENSE = 32
-"""A block with fewer elements a hit is searched without branches."""
+"""Elements per hit below which a block is searched without branches."""
 UPPER, LOWER = 1.3, 0.8
-"""`adjust` corrects counts beyond these multiples of k, and limits by these factors."""
+"""`adjust` corrects counts outside these multiples of k, multiplying limits by these factors."""
 ROUNDS = 10
-"""Most corrections of a limit."""
+"""Largest number of corrections of a limit."""
 NO_NUMBER = "cannot select by magnitude: a value is not a number"
 NOTHING = np.zeros(0, dtype=np.float32)
 Limits = ArrayLike | Tensor
@@ -39,19 +39,19 @@ Limits = ArrayLike | Tensor
 
 @dataclass(eq=False)
 class Marks:
-    """Elements of a table whose magnitude is not below the limit of their tensor."""
+    """Elements whose magnitude is not below their tensor's limit."""
 
     up: Any
-    """float32 `[tensors]`, an array or a tensor on the device."""
+    """Float32 `[tensors]`, an array or a tensor on the device."""
     first: Column
     """First block of each tensor."""
     counts: Tensor
-    """Marked elements of each block of `BLOCK` elements, int32 `[blocks]`."""
+    """Number of marked elements in each block of `BLOCK` elements, int32 `[blocks]`."""
     places: NDArray[np.uint16]
-    """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
+    """`[blocks, 512]`: their positions within the block, if fewer than 512."""
     totals: Tensor
-    """Int32 `[.., tensors]`: elements marked, NaN (on a device alone), above and below zero (if
-    asked for); on a device then the limit's bits less one, and `adjust`'s result."""
+    """Int32 `[.., tensors]`: numbers of marked elements, NaN (only on a device), elements above and
+    below zero (if requested); on a device then the limit's bits less one, and `adjust`'s result."""
 
     @classmethod
     def room(cls, like: Tensor, segments: Segments, up: Limits) -> Marks:
@@ -63,7 +63,7 @@ class Marks:
         columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
             up=up, first=blocks.first,
-            # a kernel writes all blocks; a loop may pass over tensors, whose blocks then count 0
+            # a kernel writes all blocks; a loop may skip tensors, whose blocks then count 0
             counts=(like.new_empty if on_gpu else like.new_zeros)(blocks.total, dtype=torch.int32),
             places=np.empty((0 if on_gpu else blocks.total, NOTED), dtype=np.uint16),
             totals=like.new_zeros((columns, tensors), dtype=torch.int32),
@@ -71,12 +71,12 @@ class Marks:
 
     @cached_property
     def host(self) -> NDArray[np.int32]:
-        """The totals on the host; waits once."""
+        """The totals on the host; the first access waits."""
         return array(self.totals)
 
     @property
     def passed(self) -> Column:
-        """Marked elements of each tensor."""
+        """Number of marked elements of each tensor."""
         passed: Column = self.host[0].astype(np.int64)
         return passed
 
@@ -101,7 +101,7 @@ def mark(
     ----------
     values : flat float32 of the table
     limits : `[tensors]`, or one for all, as float32
-    memory : as `values`; memory += values, and the sum is marked in the same pass
+    memory : as `values`; memory += values, and the sum is marked
     """
     source, added = (values, None) if memory is None else (memory, values)
     marks = Marks.room(values, segments, limits)
@@ -113,8 +113,8 @@ def mark(
 def fill_marks(
     values: Tensor, segments: Segments, marks: Marks, added: Tensor | None, sides: bool = False
 ) -> None:
-    """The pass of `mark`: values += added, if given; counts, places and totals of the marks, with
-    `sides` also of elements above and below zero."""
+    """Run the pass of `mark`: values += added, if given; fill counts, places and totals, with
+    `sides` also the numbers of elements above and below zero."""
     with written_back(values) as source:
         more = NOTHING if added is None else array(added)
         mark_arrays(source, more, segments, marks, segments.tiles, sides)
@@ -124,7 +124,7 @@ def mark_arrays(
     source: NDArray[np.float32], added: NDArray[np.float32], segments: Segments, marks: Marks,
     tiles: NDArray[np.int64], sides: bool = False,
 ) -> None:  # fmt: skip
-    """`fill_marks` of the tiles of some tensors; `added` may be empty."""
+    """Do `fill_marks` for the tiles of some tensors; `added` may be empty."""
     with written_back(marks.counts) as counts, written_back(marks.totals) as totals:
         signs = np.empty((2, counts.size * sides), dtype=np.int32)
         in_tiles(
@@ -135,7 +135,7 @@ def mark_arrays(
         for own, total in zip(signs, totals[2:], strict=False):
             if sides:
                 count_marks(segments.length, marks.first, own, total)
-    # the cached totals are those of the pass before
+    # drop the cached totals of the previous pass
     marks.__dict__.pop("host", None)
 
 
@@ -149,9 +149,9 @@ def _adjusting(
 @counted_as(_adjusting)
 @primitive
 def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raised: bool) -> int:
-    """Correct limits that let fewer than 0.8 k elements of a tensor pass: times 0.8, repeatedly;
-    with `raised`, those that let more than 1.3 k pass: times 1.3. Limits of 0 and infinity stay.
-    Returns the rounds needed, at most `ROUNDS`."""
+    """Lower limits that fewer than 0.8 k elements of a tensor pass, by a factor of 0.8 at a time;
+    with `raised`, raise those that more than 1.3 k pass, by 1.3. Limits of 0 and infinity stay.
+    Return the rounds needed, at most `ROUNDS`."""
     with written_back(values) as source:
 
         def again(rows: NDArray[np.bool_]) -> None:
@@ -164,8 +164,8 @@ def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raise
 def by_rounds(
     marks: Marks, k: Column, raised: bool, again: Callable[[NDArray[np.bool_]], None]
 ) -> int:
-    """`adjust`, where `again` marks tensors by their new limits."""
-    # in float64: float32 rounds the limit of a round, not the product of all factors
+    """Do `adjust`, where `again` marks tensors by their new limits."""
+    # in float64: a float32 limit is rounded, but not the product of all factors
     limits = marks.up.astype(np.float64)
     for rounds in range(ROUNDS):
         few, many = (marks.passed < LOWER * k), raised & (marks.passed > UPPER * k)
@@ -193,8 +193,8 @@ def _take_launches(
 def take(
     values: Tensor, segments: Segments, marks: Marks, *, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(indices int64, values float32, each `[sum of passed]`) of the marked elements; with `clear`
-    they become zero in `values`. Raises `InputError` for NaN."""
+    """Collect the marked elements: (indices int64, values float32, each `[sum of passed]`); with
+    `clear` they become zero in `values`. Raises `InputError` for NaN."""
     total = int(marks.passed.sum())
     indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
     strange = np.zeros(1, dtype=np.uint8)
@@ -210,14 +210,14 @@ def take(
 def passing(
     values: Tensor, segments: Segments, limits: Limits, *, memory: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Column]:
-    """The elements with |value| >= limit, of consecutive tensors: (indices within the tensor,
-    int64, ascending; values float32; how many of each tensor). Raises `InputError` for NaN.
+    """Select the elements with |value| >= limit: (indices within the tensor, int64, ascending;
+    values float32; how many per tensor), of consecutive tensors. Raises `InputError` for NaN.
 
     Parameters
     ----------
     values : flat float32 of the table
     limits : `[tensors]`, or one for all, as float32
-    memory : as `values`; memory += values, and zero remains where elements pass
+    memory : as `values`; memory += values, and selected elements become zero
     """
     marks = mark(values, segments, limits, memory=memory)
     source = values if memory is None else memory
@@ -225,7 +225,7 @@ def passing(
 
 
 def demand_numbers(strange: bool) -> None:
-    """Raise `InputError` where NaN is among the values."""
+    """Raise `InputError` if the values contain NaN."""
     if strange:
         raise InputError(NO_NUMBER)
 
@@ -233,25 +233,25 @@ def demand_numbers(strange: bool) -> None:
 @kernel("gather_scatter")
 @primitive
 def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """(indices, int64, ascending; values) of a tensor's elements with |value| >= threshold."""
+    """Return (indices, int64, ascending; values) of the elements with |value| >= threshold."""
     own = array(values)
-    places = np.flatnonzero(~(np.abs(own) < np.float32(threshold)))  # NaN is below nothing
+    places = np.flatnonzero(~(np.abs(own) < np.float32(threshold)))  # includes NaN
     demand_numbers(np.isnan(own[places]).any())
     return tensor(places, values), tensor(own[places], values)
 
 
 @inlined
 def note_places(mask, words, size, hits, places):
-    """Inside a loop: the positions where `mask` (uint8, 0 or 1, `words` its view) is 1. `places`
-    has room for `hits` + 1; `mask` is 0 from `size` to the next multiple of eight."""
+    """List the positions where `mask` (uint8, 0 or 1; `words` is its view) is 1; for loops.
+    `places` has room for `hits` + 1; `mask` is 0 from `size` to the next multiple of eight."""
     found = 0
     if hits * _DENSE < size:
-        for word in range((size + 7) // 8):  # few hits: most eights are zero, and passed over
+        for word in range((size + 7) // 8):  # few hits: skip eights of zeros
             if words[word]:
                 for bit in range(8):
                     places[found] = 8 * word + bit
                     found += mask[8 * word + bit]
-    elif hits:  # many: every place is written, and kept where the mask is 1
+    elif hits:  # many: write every place, keep it if the mask is 1
         for i in range(size):
             places[found] = i
             found += mask[i]
@@ -259,11 +259,11 @@ def note_places(mask, words, size, hits, places):
 
 @inlined
 def mark_block(part, limit, mask, words, places):
-    """Inside a loop: how many of `part` (at most `BLOCK`) reach the limit, and their positions
-    where `places` has room for all. `mask` is scratch of `BLOCK` + 8 bytes, `words` its view."""
+    """Count the elements of `part` (at most `BLOCK`) that reach the limit; list their positions if
+    `places` has room for all. `mask` is scratch of `BLOCK` + 8 bytes, `words` its view."""
     hits = np.int32(0)
     for i in range(part.size):
-        reaches = not abs(part[i]) < limit  # NaN does, too
+        reaches = not abs(part[i]) < limit  # also true for NaN
         mask[i] = reaches
         hits += np.int32(reaches)
     mask[part.size : part.size + 8] = 0
@@ -286,7 +286,7 @@ def _mark(start, stop, tiles, values, added, table, up, firsts, counts, places, 
                 more = added[begin + at : begin + at + part.size]
                 for i in range(part.size):
                     part[i] += more[i]
-            # tiles begin at multiples of a block, so no two threads share one
+            # tiles begin at multiples of a block, so threads share no block
             block = firsts[t] + (first + at) // BLOCK
             if sides.size:
                 positive, negative = np.int32(0), np.int32(0)
@@ -307,8 +307,8 @@ def count_marks(lengths, firsts, counts, passed):
 
 @loop
 def collect(whole, first, limit, counts, places, indices, taken, clear) -> bool:
-    """Collect the marked elements of a part of a tensor that begins at element `first`, a block's
-    start, with its blocks' `counts` and `places`; return whether one is NaN."""
+    """Collect the marked elements of a part of a tensor that begins at element `first`, the start
+    of a block, with its blocks' `counts` and `places`; return whether one is NaN."""
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     found = np.zeros(BLOCK + 1, dtype=np.uint16)
@@ -320,7 +320,7 @@ def collect(whole, first, limit, counts, places, indices, taken, clear) -> bool:
         at = block * BLOCK
         part = whole[at : min(at + BLOCK, whole.size)]
         here = places[block]
-        if count >= NOTED:  # too many to have been noted
+        if count >= NOTED:  # too many to be listed
             mark_block(part, limit, mask, words, found)
             here = found
         index, value = indices[out : out + count], taken[out : out + count]
@@ -344,7 +344,7 @@ def _take(
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         own = firsts[t] + first // BLOCK
-        # behind the marks of the tensor's blocks in the tiles before
+        # after the marks of the tensor's earlier tiles
         out = begins[t] + counts[firsts[t] : own].sum()
         whole = values[table[t, 0] + first : table[t, 0] + last]
         given = whole, first, up[t], counts[own:], places[own:], indices[out:], taken[out:], clear

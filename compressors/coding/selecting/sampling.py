@@ -1,12 +1,12 @@
-"""Elements that independent draws take, found with far fewer than n random numbers.
+"""Independent (Poisson) sampling of elements, with far fewer than n random numbers.
 
-Element i is taken with probability p_i = min(1, scale |w_i|), independently. Sums of |w| over
-blocks of 16 elements, S_b, are kept. One uniform U a block decides by inversion: if U >= scale S_b,
-which bounds P(block not empty) from above, the block is empty and its elements are not read (most
-blocks, at a density of a hundredth). Else F = 1 - prod(1 - p_j) is accumulated over its elements;
-the first i with U < F is taken, and the same goes on behind it with a fresh uniform. That is the
-exact distribution, up to a uniform's 53 bits: n/16 uniforms and one for each element taken. Numbers
-are keyed by block, so that the result does not depend on threads.
+Element i is taken with probability p_i = min(1, scale |w_i|), independently. Sums S_b of |w| over
+blocks of 16 elements are stored. One uniform U per block decides by inversion: if U >= scale S_b,
+an upper bound on P(block not empty), the block is empty and its elements are not read (most blocks,
+at a density of 1 %). Else F = 1 - prod(1 - p_j) is accumulated over its elements; the first i with
+U < F is taken, and the same continues after it with a new uniform. The distribution is exact, up to
+the 53 bits of a uniform, and takes n/16 uniforms and one per element taken. Numbers are keyed by
+block, so that the result does not depend on threads.
 
 Source: inversion, as in L. Devroye, "Non-uniform random variate generation", Springer 1986.
 """
@@ -36,11 +36,11 @@ from gcsim.compressors.random import fraction64
 from gcsim.compressors.segments import TILE, Cells, Column, Segments, starts
 
 BLOCK = 16
-"""Elements that share a sum: one line of the cache in float32."""
+"""Elements that share a sum: one cache line in float32."""
 SLACK = 2.0**-40
-"""More than the rounding of a block's sum."""
+"""Larger than the rounding error of a block's sum."""
 _FLOOR = np.float32(1e-30)
-"""Weights are not lowered below this; float32 ends further down."""
+"""Weights are not lowered below this, where float32 would end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,14 +48,14 @@ class Weights:
     """Weights of a bucket's elements; only functions of this module change them."""
 
     values: Tensor
-    """Flat float32 of the table, any signs: |w| counts."""
+    """Flat float32 of the table; only |w| matters."""
     segments: Segments
     sums: Tensor
     """`block_sums` of the values."""
 
     @classmethod
     def of(cls, values: Tensor, segments: Segments, largest: Tensor | None = None) -> Weights:
-        """Weights of values, or of the squares that `block_sums` makes."""
+        """Return the weights of values, or of the squares that `block_sums` makes."""
         weights, sums = block_sums(values, segments, largest)
         return cls(weights, segments, sums)
 
@@ -76,9 +76,9 @@ def _summing(
 def block_sums(
     values: Tensor, segments: Segments, largest: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(values; sums of |v| over blocks of 16 elements of each tensor, float64 `[blocks]`, as
+    """Return (values; sums of |v| over blocks of 16 elements of each tensor, float64 `[blocks]`, as
     `segments.cells(16)`). `values` is flat float32 of the table; with `largest`, each tensor's
-    largest |v|, float32, it becomes the squares of v / largest, or 1 where the largest is 0."""
+    largest |v|, float32, it becomes the squares of v / largest, or 1 if the largest is 0."""
     blocks, given = segments.cells(BLOCK), (values[:0] if largest is None else largest)
     squares = values if largest is None else torch.empty_like(values)
     sums = np.empty(blocks.total, dtype=np.float64)
@@ -93,7 +93,7 @@ def _draws(
     found: tuple[Tensor, Tensor, Column], values: Tensor, sums: Tensor, segments: Segments,
     *_: object, expected: Column, factor: float = 1.0, prior: Tensor | None = None, **__: object,
 ) -> Iterator[KernelCost]:  # fmt: skip
-    touched = 4 * np.minimum(segments.length, BLOCK * expected)  # a block for each element drawn
+    touched = 4 * np.minimum(segments.length, BLOCK * expected)  # one block per element drawn
     name = "sampling.draw_and_lower" if factor < 1.0 else "sampling.draw"
     moved = sums.nbytes, touched * (1 + (factor < 1.0)), 0 if prior is None else prior.nbytes
     yield drawn(name, sums.numel() + len(found[0]), 64)
@@ -116,16 +116,16 @@ def draw_poisson(
     ----------
     values, sums : of `Weights`
     scales : 0 or more, finite: float64 `[tensors]`
-    keys : of each tensor's uniforms
-    expected : about the sum of p of each tensor; for the meter only
+    keys : for each tensor's uniforms
+    expected : about the sum of p of each tensor; only for the meter
     factor : below 1, multiplies the drawn weights, in place, but not to below 1e-30 (float32's end)
     prior : as `values`, multiplied in the same way, in place
     chances : whether the probabilities are wanted
     apart : all tensors' elements with p = 1 come first, then the others; with values
     """
     n, tiles = values.numel(), segments.tiles
-    found = np.empty(n, dtype=np.uint16)  # within a tile, from its first element on
-    chance = np.empty(n if chances else 0, dtype=np.float32)  # only what is drawn is written
+    found = np.empty(n, dtype=np.uint16)  # within a tile, relative to its first element
+    chance = np.empty(n if chances else 0, dtype=np.float32)  # only drawn elements are written
     counts, loaded = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles), dtype=np.float32)
     lowered = values.new_empty(0) if prior is None else prior
     with written_back(values) as own, written_back(sums) as totals, written_back(lowered) as low:
@@ -165,8 +165,8 @@ def lift(
     values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float, *,
     top: float = np.inf, prior: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Multiply the weights of tensors whose scale (float64 `[tensors]`) is above `least` by it, up
-    to `most`, in place; weights of 0 or more become at most `top`. `prior`, as `values`, is raised
+    """Multiply the weights of tensors whose scale (float64 `[tensors]`) exceeds `least` by it, up
+    to `most`, in place; nonnegative weights are limited to `top`. `prior`, as `values`, is raised
     to 1e-30 in place; weights are then multiplied by it."""
     lifted = values.new_empty(0) if prior is None else prior
     with written_back(values) as own, written_back(sums) as totals, written_back(lifted) as low:
@@ -181,7 +181,7 @@ def _add_blocks(start, stop, values, sums):
     values = values[start:stop]
     sums = sums[start // BLOCK : -(-stop // BLOCK)]
     whole = values.size // BLOCK
-    # a constant length, which the compiler unrolls; only a tensor's last block is shorter
+    # the constant length lets the compiler unroll; only a tensor's last block is shorter
     for b in range(whole):
         block = values[b * BLOCK : b * BLOCK + BLOCK]
         total = 0.0
@@ -229,13 +229,13 @@ def _lift_tiles(start, stop, tiles, table, blocks, values, sums, prior, scales, 
 @loop
 def _part(tiles, table, values, scales, found, counts, k, places, taken):
     many = np.zeros(2, dtype=np.int64)
-    # one thread takes all tiles: the two cursors run through them in order
+    # one thread takes all tiles, so that the two cursors advance in order
     for tile in range(len(tiles)):
         t, first, _ = tiles[tile]
         begin, scale = table[t, 0], scales[t]
         for place in found[begin + first :][: counts[tile]]:
             v = values[begin + first + place]
-            # 0: certain, 1: drawn by chance
+            # 0: certain, 1: random
             side = int(abs(np.float64(v)) * scale < 1.0)
             places[side, many[side]], taken[side, many[side]] = first + place, v
             many[side] += 1
@@ -244,7 +244,7 @@ def _part(tiles, table, values, scales, found, counts, k, places, taken):
 
 @inlined
 def _lowered(value, factor):
-    """value * factor, unless float32 ends there."""
+    """Return value * factor, or value if float32 would end there."""
     product = np.float32(value * factor)
     return product if product >= _FLOOR else value
 
@@ -262,7 +262,7 @@ def _draw_tiles(
     start, stop, tiles, table, blocks, values, sums, prior, scales, keys, factor, found, chance,
     counts, loaded,
 ):  # fmt: skip
-    """Draw each tile's positions, from `found[first of the tile]` on; count them."""
+    """Draw each tile's positions, stored from its first element of `found` on; count them."""
     hits = np.empty(TILE // BLOCK, dtype=np.int64)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
@@ -276,46 +276,46 @@ def _draw_tiles(
 
 @loop
 def _draw_tile(first, last, values, sums, prior, scale, key, factor, found, chance, hits):
-    """(number drawn; a number that keeps loads from being optimised away)."""
+    """Return (number drawn; a number that keeps the loads from being optimised away)."""
     factor32 = np.float32(factor)
     count = (values.size + BLOCK - 1) // BLOCK
     number = 0
     for b in range(first // BLOCK, -(-last // BLOCK)):
         hits[number] = b
         number += int(fraction64(key, b) < sums[b] * scale * (1.0 + SLACK))
-    # Load the blocks together: one by one, each would wait for the branches of the last.
+    # load the blocks together: one by one, each would wait for the branches of the last
     loaded = np.float32(0)
     for hit in range(number):
         loaded += values[hits[hit] * BLOCK]
     at = first
     for hit in range(number):
         b = hits[hit]
-        # the block's one uniform is inverted: who is hit first, given that somebody may be
+        # invert the block's uniform: which element is hit first, given that one may be
         u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + SLACK), at
         begin, end = b * BLOCK, min(b * BLOCK + BLOCK, last)
-        # numbers below `count` open the blocks; then a block has as many as elements
-        fresh = count + begin  # number of the block's next uniform
+        # numbers below `count` open the blocks; then each block has as many as elements
+        fresh = count + begin  # index of the block's next uniform
         taken, survive = 0.0, 1.0
         for i in range(begin, end):
             p = min(1.0, scale * abs(np.float64(values[i])))
-            # still at least the sum of p over the elements behind this one
+            # still at least the sum of p over the remaining elements
             left -= p
-            taken += survive * p  # P(the first one is among those so far)
-            survive *= 1.0 - p  # P(none so far)
-            # p = 1 makes survive 0: a certain hit, even where rounding leaves `taken` below u
+            taken += survive * p  # P(the first hit is among those so far)
+            survive *= 1.0 - p  # P(no hit so far)
+            # p = 1 makes survive 0: a certain hit, even if rounding leaves `taken` below u
             if u < taken or survive == 0.0:
                 found[at] = i - first
                 if chance.size:
                     chance[at] = p
                 u = fraction64(key, fresh + at - before)
                 at += 1
-                if u >= left:  # bounds P(another one) from above
+                if u >= left:  # upper bound on P(another hit)
                     break
                 taken, survive = 0.0, 1.0
         if factor < 1.0 and at > before:
             for j in range(before, at):
                 values[first + found[j]] = _lowered(values[first + found[j]], factor32)
-            # afresh: a sum corrected step by step would gather rounding errors
+            # summed anew, as repeated corrections would accumulate rounding errors
             sums[b] = _sum(values, begin, end)
     if prior.size:
         for j in range(first, at):

@@ -1,8 +1,8 @@
 """Scales that turn weights into sampling probabilities p_i = min(1, scale * |w_i|).
 
-Elements that would exceed 1 are saturated: certain, with the rest of the budget spread over the
-others in proportion to their weights. That may lift others over 1, so the saturated set F grows
-over a few rounds until it stays (or `rounds` are used up).
+Elements that would exceed 1 are saturated: they are certain, and the rest of the budget is spread
+over the others in proportion to their weights. That may lift others above 1, so the saturated set F
+grows over a few rounds until it stays the same (or `rounds` are used up).
 
 - For an expected number of k (`scales_for_count`): scale = (k - |F|) / sum_{not F} |w|, so that
   sum(p) = k; a little less when the rounds were used up. With fewer than k nonzero weights, all of
@@ -11,8 +11,8 @@ over a few rounds until it stays (or `rounds` are used up).
   sum_{not F} |w| / (eps |w|^2 + sum_{not F} w^2). The scale grows as long as an element exceeds 1,
   so the rounds end at the smallest F, that of the closed form for sorted weights.
 
-Sums are float64 over blocks of 16 elements; a round reads n/16 of them and the elements of the few
-blocks that may hold a saturated one.
+Sums are float64 over blocks of 16 elements; a round reads these n/16 sums and the elements of the
+few blocks that may contain a saturated one.
 
 Source: J. Wangni, J. Wang, J. Liu, T. Zhang, "Gradient Sparsification for Communication-Efficient
 Distributed Optimization", NeurIPS 2018, arXiv:1710.09854 (greedy, and closed form); the count is
@@ -37,9 +37,9 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import TILE, Segments
 
 LARGEST_SCALE = 1e300
-"""Saturates every nonzero weight, however small."""
+"""A scale that saturates every nonzero weight, however small."""
 LARGEST_INVERSE = 3e38
-"""Largest inverse of a scale, which is a magnitude that is sent."""
+"""Largest inverse of a scale; it is sent as a magnitude."""
 
 
 def _pass(blocks: Any) -> KernelCost:
@@ -51,8 +51,8 @@ def _pass(blocks: Any) -> KernelCost:
 def saturation(
     values: Tensor, sums: Tensor, segments: Segments, scales: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Moments of `Weights` under each tensor's scale, float64 `[3, tensors]`: number of elements
-    with scale |w| >= 1, sum of |w| of all others, sum of w^2 of the saturated."""
+    """Return moments of `Weights` under each tensor's scale, float64 `[3, tensors]`: number of
+    elements with scale |w| >= 1, sum of |w| of all others, sum of w^2 of the former."""
     going, moments = np.ones(len(scales), dtype=np.bool_), np.empty((3, len(scales)))
     _add_moments(array(values), array(sums), segments, scales, going, moments)
     return moments
@@ -62,7 +62,7 @@ def _add_moments(
     values: NDArray[np.float32], sums: NDArray[np.float64], segments: Segments,
     scales: NDArray[np.float64], going: NDArray[np.bool_], moments: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """`saturation` of the tensors that are `going`, into `moments`."""
+    """Compute `saturation` of the tensors that are `going`, into `moments`."""
     partial = np.zeros((len(segments.tiles), 3), dtype=np.float64)
     in_tiles(
         _saturate_tiles, segments.tiles, segments.table, segments.cells(BLOCK).first, values, sums,
@@ -85,10 +85,8 @@ def _rounds(
 def scales_for_count(
     values: Tensor, sums: Tensor, segments: Segments, k: NDArray[np.float64], rounds: int
 ) -> tuple[Tensor, Tensor]:
-    """(scales with sum(p) = k of each tensor after at most `rounds` rounds; rounds of each).
-
-    Both float64 `[tensors]`; a scale is 0 when all weights of the tensor are zero.
-    """
+    """Return (scales with sum(p) = k of each tensor after at most `rounds` rounds; rounds of each).
+    Both are float64 `[tensors]`; the scale is 0 if all weights of the tensor are zero."""
     before, passes, scales = (np.zeros(len(k)) for _ in range(3))
     own, blocks, moments = array(values), array(sums), np.empty((3, len(k)))
     count, rest, _ = moments
@@ -105,26 +103,26 @@ def scales_for_count(
             going &= (count != before) & (count < k)
             before = count.copy()
             more = np.minimum((k - count) / rest, LARGEST_SCALE)
-            # where nothing else has a weight, all that is not 0 is certain
+            # if all other weights are 0, all nonzero ones are certain
             scales = np.where(going, np.where(rest <= 0.0, LARGEST_SCALE, more), scales)
             going &= rest > 0.0
     return tensor(scales, values), tensor(passes, values)
 
 
 def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
-    """The scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`, 0 for zero weights."""
+    """Return the scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`; or 0."""
     given = weights.values, weights.sums, weights.segments
-    # this scale saturates all that is not 0: the sum of all squares
+    # this scale saturates every nonzero weight: gives the sum of all squares
     energy = saturation(*given, np.full(len(weights.segments.table), LARGEST_SCALE))[2]
     going, saturated = energy > 0.0, np.zeros(len(energy))
     with np.errstate(all="ignore"):
-        # the formula for an empty F, whose sum is that of all
+        # the formula for an empty F, with the sum over all
         scales = np.where(going, saturation(*given, saturated)[1] / ((1.0 + eps) * energy), 0.0)
         while going.any():
             count, rest, squares = saturation(*given, scales)
             going &= count != saturated
             saturated = count
-            # rounding must not let a scale fall: the set would not grow any more
+            # do not let rounding lower a scale: the set would stop growing
             more = rest / (eps * energy + np.maximum(0.0, energy - squares))
             scales = np.where(going, np.maximum(scales, more), scales)
     return scales
@@ -133,8 +131,8 @@ def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
 @counted_as(lambda *_: ())
 @primitive
 def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales whose inverse is a float32 of at most 3e38, float64, and that inverse: `[tensors]`;
-    the inverse of 0, or one that float32 cannot hold, is 0."""
+    """Return scales whose inverse is a float32 of at most 3e38, float64, and that inverse:
+    `[tensors]`; the inverse is 0 for a scale of 0, or if float32 cannot hold it."""
     given = array(scales)
     with np.errstate(divide="ignore"):
         single = np.minimum(1.0 / given, LARGEST_INVERSE).astype(np.float32)
@@ -164,13 +162,13 @@ def _by_tensor(tiles, partial, moments):
 
 @summing_loop
 def _add_unsaturated(first, last, values, sums, scale):
-    """Elements with scale |v| >= 1, sum of the others, sum of squares of the former."""
+    """Count elements with scale |v| >= 1, sum the others, and the squares of the former."""
     heavy = np.empty(TILE // BLOCK, dtype=np.int64)
     part = sums[first // BLOCK : -(-last // BLOCK)]
     number = 0
     for b in range(part.size):
         heavy[number] = b
-        # an element is at most its block's sum: a light block has none that is saturated
+        # an element is at most its block's sum, so a light block has no saturated element
         number += int(part[b] * scale >= 1.0)
     count, rest, squares = 0.0, 0.0, 0.0
     # many heavy blocks: one vectorised pass over the tile instead of jumps
@@ -178,7 +176,7 @@ def _add_unsaturated(first, last, values, sums, scale):
         elements = values[first:last]
         for i in range(elements.size):
             value = abs(np.float64(elements[i]))
-            over = 1.0 if value * scale >= 1.0 else 0.0  # factors, so that it vectorises
+            over = 1.0 if value * scale >= 1.0 else 0.0  # factors instead of conditions vectorise
             under = 1.0 if value * scale < 1.0 else 0.0
             count += over
             squares += over * value * value

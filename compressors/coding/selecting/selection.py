@@ -1,9 +1,9 @@
-"""Numbers of selected elements, samples, and the k-th largest magnitude.
+"""The number k of selected elements, strided samples, and the k-th largest magnitude.
 
-The k-th largest is found exactly, without sorting: by a radix selection over the bits of the
-magnitudes, which as integers order as the floats do. Among equal magnitudes the lowest index wins,
-so that every implementation and device selects the same set. Assumes finite values; NaN is an
-`InputError`. Indices are int64 and ascending.
+The k-th largest is found exactly, without sorting, by radix selection over the bits of the
+magnitudes, which order as integers. Among equal magnitudes the lowest index wins, so that every
+implementation and device selects the same set. NaN raises `InputError`. Indices are int64 and
+ascending.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InternalError
 
 SAMPLE_STRIDE = 255
-"""Stride of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""
+"""Stride of the sample that bounds the k-th largest; odd, so as not to align with matrix rows."""
 WORTH_A_SAMPLE = 1 << 15
-"""Fewer elements are selected from without a sample."""
+"""Shorter tensors are selected from without a sample."""
 _SORTED = 16
-"""Most elements that are kept sorted."""
+"""Largest k for which the selected elements are kept sorted."""
 _MAGNITUDE = 0x7FFFFFFF
 
 
 def count_kept(numel: int, ratio: float) -> int:
-    """k = max(1, round(n * ratio)); 0 for an empty tensor."""
+    """Return k = max(1, round(n * ratio)); 0 for an empty tensor."""
     return min(numel, max(1, round(numel * ratio)))
 
 
 def counts_kept(lengths: NDArray[Any], ratio: float) -> NDArray[np.int64]:
-    """`count_kept` of each tensor."""
+    """Return `count_kept` of each tensor."""
     rounded = np.rint(lengths * ratio).astype(np.int64)
     kept: NDArray[np.int64] = np.minimum(lengths, np.maximum(1, rounded))
     return kept
 
 
 def share_kept(numel: int, ratio: float) -> float:
-    """k / n; 1 for an empty tensor."""
+    """Return k / n; 1 for an empty tensor."""
     return count_kept(numel, ratio) / numel if numel else 1.0
 
 
 def flat_places(indices: Tensor, segments: Segments, counts: Column) -> Tensor:
-    """Places in the flat bucket of indices within tensors, `counts` of each: int64."""
+    """Return the places in the flat bucket of indices within tensors, `counts` of each: int64."""
     return indices + each_of(segments.begin, counts, indices)
 
 
 @unpriced  # kernels read the table
 def each_of(column: Column, counts: Column, like: Tensor) -> Tensor:
-    """A tensor's number for each of its elements: int64 `[sum of counts]`."""
+    """Return a tensor's number for each of its elements: int64 `[sum of counts]`."""
     if like.is_cpu:
         return torch.from_numpy(column.repeat(counts))
     both = torch.from_numpy(np.stack((column, counts))).to(like.device)
@@ -76,9 +76,9 @@ def sampled(
     memory: Tensor, added: Tensor, segments: Segments, start: Column, stride: Column,
     counts: Column, *, momentum: Tensor | None = None, m: float = 0.0, nesterov: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Elements start, start + stride, … of memory + added, `counts` of each tensor: float32
-    `[sum of counts]`. With a momentum u, of the velocity memory + g' for g = `added`: g' = m u + g,
-    or m (u + g) + g after Nesterov. All flat float32 of the table."""
+    """Sample the elements start, start + stride, … of memory + added, `counts` of each tensor:
+    float32 `[sum of counts]`. With a momentum u, sample the velocity memory + g' instead, for g =
+    `added`: g' = m u + g, or m (u + g) + g (Nesterov). All are flat float32 of the table."""
     out = np.empty(counts.sum(), dtype=np.float32)
     u = out[:0] if momentum is None else array(momentum)
     columns = segments.begin + start, stride, counts
@@ -93,7 +93,7 @@ def _kth_launches(_: object, values: object, segments: Segments, k: object) -> I
 @counted_as(_kth_launches)
 @primitive
 def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """The k-th largest |value|, k from 0 (infinity) on, NaN the largest: float32 `[tensors]`."""
+    """Return the k-th largest |value| (infinity for k = 0; NaN is largest): float32 `[tensors]`."""
     check_k(segments.length, k)
     found = np.full(len(k), np.inf, dtype=np.float32)
     bits, tiles = array(values).view(np.uint32), segments.cells(None).tiles
@@ -102,7 +102,7 @@ def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
 
 
 Elements = tuple[Tensor, Tensor, Column]
-"""Indices within the tensor, int64, ascending, and values, float32; how many of each tensor."""
+"""Indices within the tensor, int64, ascending; values, float32; how many per tensor."""
 
 
 def _delivering(
@@ -121,8 +121,8 @@ def deliver(
     update: Tensor, residual: Tensor, segments: Segments, own: Elements, kept: Elements,
     weight: float,
 ) -> None:  # fmt: skip
-    """update += weight * kept, in float64; remove from the residual those `own` elements that were
-    kept. `update` and `residual` are flat float32 of the table, changed in place."""
+    """Add weight * kept to `update`, in float64; remove from the residual those `own` elements that
+    were kept. `update` and `residual` are flat float32 of the table, changed in place."""
     columns = [starts(own[2]), own[2], starts(kept[2]), kept[2]]
     with written_back(update) as out, written_back(residual) as rest:
         elements = [array(each) for each in (*own[:2], *kept[:2])]
@@ -138,8 +138,8 @@ def check_k(n: Any, k: Any) -> None:
 
 @loop
 def stride_of(n, k) -> int:
-    """Distance of the samples that bound the k-th largest of n; 0 when a sample does not pay."""
-    # the sample has about 16 or more of the k largest, and must reach to the safe rank
+    """Return the stride of the sample that bounds the k-th largest of n; 0 if it does not pay."""
+    # the sample contains about 16 or more of the k largest, and must reach the safe rank
     stride = min(SAMPLE_STRIDE, (k // 16) | 1)
     pays = n >= WORTH_A_SAMPLE and stride >= 3 and safe_rank(k / stride) <= -(-n // stride)
     return stride if pays else 0
@@ -147,7 +147,7 @@ def stride_of(n, k) -> int:
 
 @loop
 def safe_rank(expected) -> int:
-    """Sample rank that most likely bounds `expected` from above, by six standard deviations."""
+    """Return a sample rank that most likely exceeds `expected`, by six standard deviations."""
     return int(expected + 6 * expected**0.5) + 1
 
 
@@ -176,7 +176,7 @@ def _deliver(
         for j in range(at, end):
             update[begins[t] + kept[j]] += np.float32(weight * sums[j])
         for i in range(firsts[t], firsts[t] + counts[t]):
-            # both lists ascend: one walk over the two finds the elements in common
+            # both lists ascend: one walk over them finds the common elements
             while at < end and kept[at] < own[i]:
                 at += 1
             gone = at < end and kept[at] == own[i]
@@ -185,7 +185,7 @@ def _deliver(
 
 @loop
 def _find_kth(start, stop, tiles, bits, table, k, found):
-    for tile in range(start, stop):  # which is a tensor
+    for tile in range(start, stop):  # one tensor per tile
         t = tiles[tile, 0]
         if k[t] > 0:
             own = bits[table[t, 0] : table[t, 0] + table[t, 1]]
@@ -194,9 +194,9 @@ def _find_kth(start, stop, tiles, bits, table, k, found):
 
 @loop
 def kth_of_few(bits, k):
-    """(uint32 bits of the k-th largest magnitude; its equals among the k largest)."""
+    """Return (uint32 bits of the k-th largest magnitude; its equals among the k largest)."""
     counts = np.empty(2048, dtype=np.int32)
-    # digits found so far; the rank among the magnitudes that begin with them
+    # digits found so far; rank among the magnitudes that begin with them
     prefix, rank = np.int64(0), np.int64(k)
     for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
         counts[:bins] = 0
@@ -205,7 +205,7 @@ def kth_of_few(bits, k):
             if x >> above == prefix:
                 counts[(x >> shift) & (bins - 1)] += 1
         place = bins - 1
-        # from the highest digit down: larger magnitudes use up the rank
+        # from the highest digit down, as larger magnitudes use up the rank
         while counts[place] < rank:
             rank -= counts[place]
             place -= 1
@@ -215,7 +215,7 @@ def kth_of_few(bits, k):
 
 @loop
 def _least_first_bits(bits, k):
-    """The first eleven bits of the k-th largest magnitude, and how many have these or more."""
+    """Return the first eleven bits of the k-th largest magnitude, and how many reach them."""
     counts = np.zeros(2048, dtype=np.int32)
     for i in range(bits.size):
         counts[(bits[i] >> np.uint32(20)) & np.uint32(2047)] += 1
@@ -232,7 +232,7 @@ def _take_sorted(bits, k, places) -> bool:
     held = 0
     for i in range(bits.size):
         size = np.int64(bits[i] & np.uint32(_MAGNITUDE))
-        # strictly larger: of equals the first stays; a full list loses its last
+        # strictly larger, so of equals the first stays; a full list drops its last
         if held < k or size > sizes[k - 1]:
             at = min(held, k - 1)
             while at > 0 and sizes[at - 1] < size:
@@ -240,34 +240,34 @@ def _take_sorted(bits, k, places) -> bool:
                 at -= 1
             sizes[at], largest[at] = size, i
             held = min(held + 1, k)
-    for i in range(k):  # ascending; `np.sort` takes three seconds to compile
+    for i in range(k):  # sort; `np.sort` takes three seconds to compile
         at = i
         while at > 0 and places[at - 1] > largest[i]:
             places[at] = places[at - 1]
             at -= 1
         places[at] = largest[i]
-    # beyond infinity's bits lies only NaN, which is then the largest
+    # only NaN exceeds the bits of infinity, and is then the largest
     return bool(sizes[0] <= 0x7F800000)
 
 
 @loop
 def take_few(bits, k, places) -> bool:
-    """The places of the k largest magnitudes, the first of equals; False for NaN. A few are kept
-    sorted in one pass; of more, the first eleven bits pick the candidates."""
+    """List the places of the k largest magnitudes, the first among equals; False if there is a NaN.
+    Up to 16 are kept sorted in one pass; for more, the first eleven bits pick candidates."""
     if k <= _SORTED:
         return _take_sorted(bits, k, places)
     least, reached = _least_first_bits(bits, k)
     found = np.empty(reached + 1, dtype=np.int32)
     at = 0
     for i in range(bits.size):
-        # no branch: a place that does not qualify is overwritten; hence room for one more
+        # no branch: a place that does not qualify is overwritten, hence room for one more
         found[at] = i
         at += ((bits[i] >> np.uint32(20)) & np.uint32(2047)) >= np.uint32(least)
     sizes = np.empty(reached, dtype=np.uint32)
     numbers = True
     for j in range(reached):
         sizes[j] = bits[found[j]] & np.uint32(_MAGNITUDE)
-        # where there is a NaN, one is here: no numbers have higher first bits
+        # a NaN is always among these, as numbers have no higher first bits
         numbers &= sizes[j] <= np.uint32(0x7F800000)
     limit, ties = kth_of_few(sizes, k)
     at = 0

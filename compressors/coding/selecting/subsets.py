@@ -1,12 +1,12 @@
 """Uniformly random subsets of k of n elements, drawn with O(k) random numbers.
 
-The counts in segments of 2^20 positions are drawn first (hypergeometric). In a segment, uniform
-positions are marked in a bitmap until enough different ones are (of the complement, above one
-half); a scan gives them in ascending order. All subsets are equally likely (up to 2^-24). Numbers
+The counts per segment of 2^20 positions are drawn first (hypergeometric). In a segment, uniform
+positions are marked in a bitmap until enough are marked (those left out, if more than half are
+wanted); a scan lists them in ascending order. All subsets are equally likely (up to 2^-24). Numbers
 are keyed by draw, so that the result does not depend on threads.
 
-Source: rejection of what was drawn before, as in L. Devroye, "Non-uniform random variate
-generation", Springer 1986.
+Source: rejection of repeated draws, as in L. Devroye, "Non-uniform random variate generation",
+Springer 1986.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gcsim.compressors.segments import Column, Segments, starts, tiles_of
 from gcsim.errors import InternalError
 
 SEGMENT = 1 << 20
-"""Elements whose bitmap stays in the cache."""
+"""Elements of a segment, whose bitmap fits the cache."""
 Place = tuple[int, int, int, str]
-"""Seed, step, tensor and purpose of a `stream`."""
+"""Seed, step, tensor and purpose for `stream`."""
 
 
 def draw_subset(like: Tensor, segments: Segments, k: Column, streams: Sequence[Place]) -> Tensor:
-    """A uniformly random subset of k elements of each tensor: int64 `[sum of k]`, ascending places
-    in the flat bucket, on the device of `like`; each tensor draws from its `stream`. Raises
+    """Draw a uniformly random subset of k elements of each tensor: int64 `[sum of k]`, ascending
+    places in the flat bucket, on the device of `like`; each tensor uses its `stream`. Raises
     `InternalError` unless 0 <= k <= n < 10^9."""
     given = zip(streams, segments.length.tolist(), k.tolist(), strict=True)
     shares, keys = zip(*(_parts_of(*each) for each in given), strict=True)
@@ -43,7 +43,7 @@ def draw_subset(like: Tensor, segments: Segments, k: Column, streams: Sequence[P
 
 
 def _parts_of(place: Place, n: int, k: int) -> tuple[list[int], int]:
-    """(positions in each segment; the key of the numbers that draw them)."""
+    """Return (number of positions in each segment; the key of the numbers that draw them)."""
     if not 0 <= k <= n < 1_000_000_000:
         raise InternalError(f"cannot draw {k} distinct positions out of {n}")
     if k == 0 or n <= SEGMENT:
@@ -60,7 +60,7 @@ def _key(place: Place) -> int:
 
 
 def fewer(pieces: NDArray[np.int64], counts: Column) -> Column:
-    """Positions to draw of each piece: above one half those that are left out."""
+    """Return how many positions to draw per piece: for more than half, those left out."""
     found: Column = np.minimum(counts, pieces[:, 2] - pieces[:, 1] - counts)
     return found
 
@@ -76,7 +76,7 @@ def _draw_pieces(
     like: Tensor, segments: Segments, pieces: NDArray[np.int64], counts: Column,
     keys: NDArray[np.uint64],
 ) -> Tensor:  # fmt: skip
-    """Positions of `counts` elements of each piece (tensor, first element, one behind the last)."""
+    """Draw positions of `counts` elements of each piece (tensor, first element, end)."""
     positions = np.empty(counts.sum(), dtype=np.int64)
     in_tiles(_mark_and_list, pieces, segments.begin, counts, starts(counts), keys, positions)
     return tensor(positions, like)
@@ -84,7 +84,7 @@ def _draw_pieces(
 
 @inlined
 def _ones(word) -> int:
-    # counts of 2, 4 and 8 bits in place; the product adds up the bytes in the highest one
+    # bit counts of 2, 4 and 8 bits in place; the product sums the bytes in the highest one
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     low = word & np.uint64(0x3333333333333333)
     word = low + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -94,21 +94,21 @@ def _ones(word) -> int:
 
 @loop
 def _mark_and_list(start, stop, pieces, begins, counts, at, keys, positions):
-    """Draw the counted number of random positions of each piece, ascending."""
+    """Draw the given number of random positions of each piece, ascending."""
     words, one = np.empty(SEGMENT // 64, dtype=np.uint64), np.uint64(1)
     for piece in range(start, stop):
         t, first, last = pieces[piece]
         n, out = last - first, positions[at[piece] : at[piece] + counts[piece]]
-        used = words[: (n + 63) // 64]  # a bit for each position
+        used = words[: (n + 63) // 64]  # one bit per position
         used[:] = np.uint64(0)
-        complement = 2 * out.size > n  # more than half: draw those that are left out
+        complement = 2 * out.size > n  # more than half: draw those left out
         wanted = n - out.size if complement else out.size
-        # 4 numbers a position keep pieces apart: half of n takes about 0.7 n draws
+        # 4 numbers per position keep pieces apart: half of n takes about 0.7 n draws
         marked, number = 0, 4 * first
         while marked < wanted:
             bits = bits64(keys[t], number) >> np.uint64(20)
             number += 1
-            # 44 bits times n <= 2^20 fit the word
+            # 44 bits times n <= 2^20 fit a word
             position = (bits * np.uint64(n)) >> np.uint64(44)
             word = np.int64(position >> np.uint64(6))
             bit = one << (position & np.uint64(63))
@@ -119,11 +119,11 @@ def _mark_and_list(start, stop, pieces, begins, counts, at, keys, positions):
             word64 = used[i]
             if complement:
                 word64 = ~word64
-                # behind the last position the complement has ones
+                # clear the complement's ones past the last position
                 if 64 * i + 64 > n:
                     word64 &= (one << np.uint64(n - 64 * i)) - one
             while word64:
-                # the ones below the lowest bit that is set are as many as its place
+                # the ones below the lowest set bit are as many as its place
                 lowest = word64 & (~word64 + one)
                 out[found] = begins[t] + first + 64 * i + _ones(lowest - one)
                 found += 1

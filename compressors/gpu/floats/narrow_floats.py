@@ -1,5 +1,5 @@
-"""Casts to 8 and 16 bits on a GPU: the kernel of `coding/floats/narrow_floats.py`, by bits as
-there."""
+"""Casts to 8 and 16 bits on a GPU: the kernel of `coding/floats/narrow_floats.py`, with the same
+bit operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cast(
     values: Tensor, segments: Segments, form: Narrow, factors: Tensor, out: Tensor, at: Column, *,
     fit: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Written by one kernel."""
+    """Write the codes in one launch."""
     parts = parts_in_blocks(values, segments.length, segments.begin, at)
     scales, (top, carry) = torch.ones_like(factors) if fit else factors, form.fitting
     launch_parts(
@@ -41,7 +41,7 @@ def _cast(
     at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row = own_row(table, parts, tl.program_id(0))
     factor = tl.load(factors + row)
-    if FIT:  # a largest magnitude: all programs of the tensor find its scale
+    if FIT:  # every program of the tensor computes the scale from the largest magnitude
         fields = (tl.minimum(factor.to(tl.int32, bitcast=True), 0x7F800000) + CARRY) >> 23
         power = (tl.minimum(TOP - fields, 253) << 23).to(tl.float32, bitcast=True)
         factor = tl.where(factor == 0.0, 1.0, power)
@@ -50,12 +50,12 @@ def _cast(
     scaled = tl.load(source, mask=at < n, other=0.0) * factor
     word = scaled.to(tl.int32, bitcast=True)
     size = word & 0x7FFFFFFF
-    # normal: add half a unit (a little less when the last kept bit is even), cut off
+    # normal: add half a unit (slightly less if the last kept bit is even) and truncate
     odd = (size >> (23 - MANTISSA)) & 1
     kept = (size.to(tl.uint32) + (((1 << (22 - MANTISSA)) - 1) + odd).to(tl.uint32)) >> (
         23 - MANTISSA
     )
-    # subnormal: float32's addition rounds when the sum's unit is the format's smallest step
+    # subnormal: float32's addition rounds, as the sum's unit is the format's smallest step
     origin = tl.cast(magic, tl.float32).to(tl.int32, bitcast=True)
     fixed = (size.to(tl.float32, bitcast=True) + magic).to(tl.int32, bitcast=True)
     normal = kept.to(tl.int32) - ((127 - BIAS) << MANTISSA)

@@ -1,1 +1,1 @@
-"""Codes of positions, on a GPU."""
+"""Codes for positions on a GPU."""

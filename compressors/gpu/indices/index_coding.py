@@ -1,8 +1,8 @@
-"""Coded positions on a GPU: the kernels of `coding/indices/index_coding.py`, for all coders alike.
+"""Codes for positions on a GPU: the kernels of `coding/indices/index_coding.py`, for all coders.
 
-A code has a part of a length that follows from n and k (a field for each position) and one of
-varying length. Kernels take the coder as a column, so that tensors of different coders share a
-launch. Readers mark the bits at which codes end, list the marks, and add up the gaps.
+A code has a part whose length follows from n and k (a field per position) and a part of variable
+length. Kernels take the coder as a column, so that tensors with different coders share a launch.
+Readers mark the bits at which codes end, list the marks, and add up the gaps.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from gcsim.compressors.segments import Column, Segments, starts
 
 PACKED, RICE, BITMAP = (tl.constexpr(int(c)) for c in (Coder.PACKED, Coder.RICE, Coder.BITMAP))
 _LONGEST = (1 << 31) - 1
-"""Most bits of bodies that kernels read together."""
+"""Most bits of bodies that kernels can read in one call."""
 
 
 @kernel_of(loops.words_of_positions)
 def words_of_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
-    """The host waits once unless lengths follow from n and k."""
+    """Encode positions; the host waits once unless n and k determine the lengths."""
     if (coders == Coder.RAW).all():
-        return indices.view(torch.int32)[::2], 4 * k  # the low 32 bits, read where they lie
+        return indices.view(torch.int32)[::2], 4 * k  # a view of the low 32 bits
     (widths, sizes), first = loops.rooms(segments.length, k, coders), starts(k)
     before, moved = indices, np.zeros_like(k)
     if not loops.fixed_length(coders):
         before = indices.new_zeros(len(indices) + 1)
         parts = parts_in_blocks(indices, k, first, coders, widths)
         launch_parts(_measure, parts, indices, before, BLOCK=BLOCK)
-        # lengths stand one place further on, so that sums are the bits before each position
+        # lengths are stored one place later, so that sums give the bits before each position
         before = before.cumsum(0)
         ends = np.array(before[there(np.append(first, len(indices)), before.device)].tolist())
         cuts, bits = packed_bytes(k * widths, 1), np.diff(ends)
         sizes = np.where(coders == Coder.RICE, cuts + packed_bytes(bits, 1), sizes)
-        # bits are counted over all tensors: this moves them to a tensor's own high parts
+        # bits are counted over all tensors: this shifts them to a tensor's own high parts
         moved = 8 * (starts(sizes) + cuts) - ends[:-1]
     out = room(indices, int(sizes.sum()))
     parts = parts_in_blocks(indices, k, first, coders, widths, 8 * starts(sizes), moved)
@@ -57,7 +57,7 @@ def words_of_positions(
 def decoded_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> Tensor:
-    """The loop reads bodies too long for kernels, and reports damage."""
+    """Decode positions; the loop reads bodies that are too long for kernels, and reports damage."""
     found = read_positions(coded, segments, sizes, k, coders)
     if found is None or (entered() is None and bool(found[1])):
         return by_loop(loops.decoded_positions, coded, segments, sizes, k, coders)
@@ -69,11 +69,11 @@ def decoded_positions(
 def read_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> tuple[Tensor, Tensor] | None:
-    """(int64 `[sum of k]`; an int32, not 0 for invalid bodies); None: for the loop."""
+    """Return (int64 `[sum of k]`; an int32, nonzero for invalid bodies); None: use the loop."""
     kinds, (widths, most) = set(coders.tolist()), loops.rooms(segments.length, k, coders)
     cuts = packed_bytes(k * widths, 1)
     least = np.where(coders == Coder.BITMAP, most, cuts)
-    # a size that no sender makes is for the loop, which says what is wrong
+    # the loop reports sizes that no sender makes
     fit = (sizes >= least) & (sizes <= most) & ((k > 0) | (sizes == least))
     if 8 * coded.numel() > _LONGEST or not fit.all() or not kinds <= set(Coder):
         return None
@@ -97,7 +97,7 @@ def _marked(
     coded: Tensor, first: Column, k: Column, coders: Column, cuts: Column, at: Column,
     sizes: Column, wrong: Tensor,
 ) -> Tensor:  # fmt: skip
-    """The bit within its body at which each code of varying length ends."""
+    """Return the bit within its body at which each code of variable length ends."""
     marks = coded.new_zeros(8 * coded.numel())
     parts = parts_in_blocks(coded, 8 * sizes, coders, cuts, at, first, k)
     launch_parts(_mark, parts, coded, marks, BLOCK=BLOCK)
@@ -109,7 +109,7 @@ def _marked(
 
 @triton.jit
 def _gap_of(indices, column, parts, i, k):
-    """(positions; their gaps, 1 behind the last)."""
+    """Return (positions; their gaps, 1 past the last)."""
     place = indices + tl.load(column + 2 * parts) + i
     position = tl.load(place, mask=i < k, other=0)
     before = tl.load(place - 1, mask=(i > 0) & (i < k), other=-1)
@@ -118,7 +118,7 @@ def _gap_of(indices, column, parts, i, k):
 
 @triton.jit
 def _measure(indices, lengths, table, parts, BLOCK: tl.constexpr):
-    """Bits of the varying part of each gap's code."""
+    """Write the bits of the variable part of each gap's code."""
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     _, gap = _gap_of(indices, column, parts, i, k)
@@ -140,15 +140,15 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
     put_field(out, at + i * width, number_of & mask, i < k)
     if coder > PACKED:
         begin = at + position
-        if coder == RICE:  # behind so many zeros
+        if coder == RICE:  # after that many zeros
             own = tl.load(before + tl.load(column + 2 * parts) + i, mask=i < k, other=0)
             begin = tl.load(column + 6 * parts) + own + ((gap - 1) >> width)
-        put_field(out, begin, gap * 0 + 1, i < k)  # a one for each, of the type of gaps
+        put_field(out, begin, gap * 0 + 1, i < k)  # one bit each, of the type of gaps
 
 
 @triton.jit
 def _mark(coded, marks, table, parts, BLOCK: tl.constexpr):
-    """Mark the ends of codes: set bits, behind the low parts."""
+    """Mark the ends of codes: the set bits after the low parts."""
     column, number, n = own_part(table, parts)
     bit = number * BLOCK + tl.arange(0, BLOCK)
     coder, cut = tl.load(column + 2 * parts), tl.load(column + 3 * parts) * 8
@@ -174,7 +174,7 @@ def _list(marks, upto, places, wrong, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gaps(coded, places, gaps, wrong, table, parts, BLOCK: tl.constexpr):
-    """The gap of each position, and whether a sender would write this body."""
+    """Write the gap of each position, and check whether a sender would write this body."""
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     here, last = i < k, i == k - 1
@@ -188,7 +188,7 @@ def _gaps(coded, places, gaps, wrong, table, parts, BLOCK: tl.constexpr):
     else:
         own = places + tl.load(column + 2 * parts) + i
         end = tl.load(own, mask=here, other=0)
-        # a bitmap reads as the Rice code of width 0: zeros are the gap - 1, a one ends it
+        # a bitmap reads as a Rice code of width 0: the zeros are gap - 1, a one ends it
         cut = (k * width + 7) // 8 * 8
         before = tl.where(i > 0, tl.load(own - 1, mask=here & (i > 0), other=0), cut - 1)
         gap = ((end - before - 1) << width) + low + 1
@@ -200,7 +200,7 @@ def _gaps(coded, places, gaps, wrong, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _fields(coded, positions, wrong, table, parts, BLOCK: tl.constexpr):
-    """Positions in fields of one width, which must ascend below the tensor's length."""
+    """Read fixed-width positions, which must ascend below the tensor's length."""
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     here = i < k
@@ -215,7 +215,7 @@ def _fields(coded, positions, wrong, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _sums(upto, positions, wrong, table, parts, BLOCK: tl.constexpr):
-    """Positions: sums of gaps, each tensor's from -1 on; they must ascend below its length."""
+    """Sum gaps to positions, from -1 in each tensor; they must ascend below its length."""
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     first = tl.load(column + 2 * parts)

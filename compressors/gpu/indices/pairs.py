@@ -1,4 +1,4 @@
-"""The sum of sparse vectors on a GPU: the kernel of `coding/indices/pairs.py`."""
+"""Sums of sparse vectors on a GPU: the kernel of `coding/indices/pairs.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def merged_pairs(
     indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor,
     segments: Segments, room: Column,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """A stable sort puts equal indices side by side; a kernel adds them up."""
+    """Merge pairs: a stable sort makes equal indices adjacent, and a kernel adds them."""
     places, order = torch.cat((indices, other_indices)).sort(stable=True)
     terms = torch.cat((values, other_values))[order]
     first = torch.ones_like(places)
@@ -32,18 +32,18 @@ def merged_pairs(
 
 @triton.jit
 def _add(places, terms, first, upto, merged, sums, total, table, parts, BLOCK: tl.constexpr):
-    """Each index and its sum, behind those before it in its tensor."""
+    """Write each distinct index and its sum after those before it in its tensor."""
     column, _, i, here = own_block(table, parts, BLOCK)
     begin = tl.load(column + 2 * parts)
     at = begin + i
     begins = here & (tl.load(first + at, mask=here, other=0) != 0)
-    # an index comes twice at most, once from each list, and then side by side
+    # an index occurs at most twice, once per list, and is then adjacent
     again = begins & (at + 1 < total)
     again = again & (tl.load(first + at + 1, mask=again, other=1) == 0)
     value = tl.load(terms + at, mask=here, other=0.0)
     value = tl.where(again, value + tl.load(terms + at + 1, mask=again, other=0.0), value)
     before = tl.load(upto + begin - 1, mask=begin > 0, other=0)
-    # different indices up to this one, less those of the tensors before
+    # distinct indices up to this one, minus those of earlier tensors
     place = begin + tl.load(upto + at, mask=here, other=0) - before - 1
     tl.store(merged + place, tl.load(places + at, mask=here, other=0), mask=begins)
     tl.store(sums + place, value, mask=begins)

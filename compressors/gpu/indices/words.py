@@ -1,5 +1,5 @@
-"""Words of 32 bits: the kernels of `coding/indices/words.py`. One updates memories and writes each
-element's word, another lists those that travel; in between the host waits for their number."""
+"""Words of 32 bits on a GPU: the kernels of `coding/indices/words.py`. One updates memories and
+writes words, another lists those to send; in between the host waits for their number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def signed_words(
     memory: Tensor, segments: Segments, indices: Tensor, values: Tensor, k: Column,
     levels: loops.Levels,
 ) -> Tensor:  # fmt: skip
-    """One launch."""
+    """Write the signs in one launch."""
     loops.demand_short(segments, loops.SIGN_BITS)
     words = memory.new_empty(len(values), dtype=torch.int32)
     each = levels if isinstance(levels, torch.Tensor) else there(levels, memory.device, np.float32)
@@ -40,7 +40,7 @@ def clear_words(
     residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
     *, alpha: float, zeta: float, tau: float | None = None,
 ) -> tuple[Tensor, Column, Tensor | None]:  # fmt: skip
-    """Two launches for signs, three for powers, and one wait."""
+    """Find the words in two launches (signs) or three (powers), with one wait."""
     signs = tau is not None
     loops.demand_short(segments, loops.SIGN_BITS if signs else loops.POWER_BITS)
     parts, exponents = parts_in_blocks(residual, segments.length, segments.begin), None
@@ -71,7 +71,7 @@ def add_words(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, head: int,
     levels: NDArray[np.float64] | None, weight: float,
 ) -> None:  # fmt: skip
-    """One launch; words are checked `when_known`."""
+    """Add the words in one launch; they are checked `when_known`."""
     wrong = out.new_zeros(2, dtype=torch.int32)
     known = there(loops.powers() if levels is None else levels, out.device)
     parts = parts_in_blocks(out, segments.length, segments.begin)
@@ -94,7 +94,7 @@ def _find(
     r, v, gradient, second_moment, words, chosen, counts, k, tops, alpha: tl.uint64, least, zeta,
     table, parts, SIGNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Mark clear elements: remove signs, of magnitude `least`, or record the largest."""
+    """Mark clear elements: subtract signs times `least`, or record the largest magnitude."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
@@ -115,10 +115,10 @@ def _find(
         _note(clear, counts, k, table, parts)
     else:
         top = tl.max(tl.where(clear, size, 0.0).to(tl.int32, bitcast=True), axis=0)
-        # as integers, magnitudes keep their order; a maximum is the same in any order of programs
+        # magnitudes order as integers, and a maximum does not depend on the programs' order
         tl.atomic_max(tops + own_row(table, parts, tl.program_id(0)), top)
     tl.store(r + at, total, mask=here)
-    tl.store(v + at, zeta * second, mask=here)  # of a sent power: set to zero later
+    tl.store(v + at, zeta * second, mask=here)  # v of a sent power is zeroed later
 
 
 @triton.jit
@@ -127,7 +127,7 @@ def _code(
     MANTISSA: tl.constexpr, POWER: tl.constexpr, DEEPEST: tl.constexpr, BIAS: tl.constexpr,
     LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The word of each clear element; of those whose d fits, r and v become zero."""
+    """Write the word of each clear element; zero r and v of those whose d fits."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within
@@ -151,7 +151,7 @@ def _code(
 
 @triton.jit
 def _list(words, chosen, counts, out, table, parts, BLOCK: tl.constexpr):
-    """Write each program's words behind those of the programs before."""
+    """Write each program's words after those of earlier programs."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within
@@ -180,7 +180,7 @@ def _add(
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     begin, size, _, k = own_frame(frames, table, parts)
-    # programs have places for n words, since k may be known on the device alone
+    # programs cover n words, since k may be known only on the device
     i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = (i < k) & (size == HEAD + 4 * k)
     place = 8 * (begin + HEAD + 4 * i)

@@ -1,1 +1,1 @@
-"""Small and unbounded integers as bytes, on a GPU."""
+"""Integers as bytes on a GPU."""

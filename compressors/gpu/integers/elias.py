@@ -1,9 +1,9 @@
-"""Elias words on a GPU: those of levels (`coding/rounding/level_words.py`), and reading.
+"""The Elias omega code on a GPU, for levels (`coding/rounding/level_words.py`).
 
-Writing takes two passes: lengths of words are added up to begins, then words are written. A reader
-cannot know where words begin, so it reads a word, and its end, at every bit; from the first bit on,
-steps are followed, twice as many each time. That takes about 50 bytes a bit: bodies of more than
-`LONGEST` bits are read on the host.
+Writing takes two passes: lengths are summed to find where words begin, then words are written. A
+reader does not know where words begin, so it decodes a word and its end at every bit, and then
+follows the steps from the first bit, twice as many in each round. That takes about 50 bytes per
+bit, so bodies of more than `LONGEST` bits are read on the host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST = 1 << 27
 
 
 def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Sparse words of codes that are not s, and their lengths: int64 `[k]` each."""
+    """Return sparse words of codes that are not s, and their lengths: int64 `[k]` each."""
     levels = codes.long() - steps
     words, lengths = words_of(gaps)
     sizes, longer = words_of(levels.abs())
@@ -32,9 +32,9 @@ def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tenso
 
 
 def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gap and code of the sparse word that begins at each bit, and the bit behind it."""
+    """Return gap and code of the sparse word that would begin at each bit, and the bit after it."""
     limit = 8 * body.numel()
-    gaps, signs = read_words(body)  # the sign is behind the gap, the level behind both
+    gaps, signs = read_words(body)  # the sign follows the gap, the level follows both
     second = (signs + 1).clamp(max=max(0, limit - 1))
     levels, ends = gaps[second], signs[second]
     ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
@@ -46,7 +46,7 @@ def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def words_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    """(omega words, the first bit the lowest; their lengths) of int64 `[k]`: int64 `[k]` each."""
+    """Return (omega words, first bit lowest; their lengths) of int64 `[k]`: int64 `[k]` each."""
     k = values.numel()
     words, lengths = torch.empty_like(values), torch.empty_like(values)
     launch(_words, blocks(k), values, words, lengths, k, BLOCK=BLOCK)
@@ -54,17 +54,17 @@ def words_of(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sections(lengths: Tensor, owner: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(the bit at which each word begins, in sections of whole bytes; bytes of each section).
-    `owner`: each word's section, int64 `[k]`, ascending."""
+    """Return (the bit at which each word begins, in sections of whole bytes; bytes of each
+    section). `owner`: each word's section, int64 `[k]`, ascending."""
     bits = lengths.new_zeros(count).index_add_(0, owner, lengths)
     sizes = (bits + 7) // 8
-    # padding of the sections before
+    # padding of earlier sections
     moved = 8 * (sizes.cumsum(0) - sizes) - (bits.cumsum(0) - bits)
     return lengths.cumsum(0) - lengths + moved[owner], sizes
 
 
 def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
-    """Words at their bits, zeros elsewhere: uint8 `[size]`."""
+    """Write words at their bits, with zeros elsewhere: uint8 `[size]`."""
     out = room(words, size)
     launch(_put_all, blocks(words.numel()), words, begins, out, words.numel(), BLOCK=BLOCK)
     return out.view(torch.uint8)[:size]
@@ -74,8 +74,8 @@ def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
 
 
 def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
-    """Value of the word from each bit on, and the bit behind it (past the end for none): int64
-    `[bits]`."""
+    """Return the value of the word from each bit on, and the bit after it (past the end if there is
+    none): int64 `[bits]`."""
     limit = 8 * body.numel()
     values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))
     launch(
@@ -86,21 +86,21 @@ def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _bits_at(body: Tensor, places: Tensor) -> Tensor:
-    """The bits there, bool; behind the last bit, the last."""
+    """Return the bits at these places, bool; past the end, the last bit."""
     at = places.clamp(max=max(0, 8 * body.numel() - 1))
     return (body[at >> 3] >> (at & 7)) & 1 != 0
 
 
 def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """(begins of `counts` words in each section of `sizes` bytes; the bit behind the last of each,
-    beyond all bits where words do not fit): int64 `[sum of counts]`, `[sections]`. `ends` holds the
-    end of the word at each bit. The host waits for how many are found."""
+    """Return (where `counts` words begin in each section of `sizes` bytes; the bit after the last
+    of each, past the end if words do not fit): int64 `[sum of counts]`, `[sections]`. `ends` is the
+    end of the word at each bit. The host waits for the number found."""
     limit = ends.numel()
     first = there(starts_of(sizes), ends.device) * 8
     last = first + there(sizes, ends.device) * 8
     wanted = there(counts, ends.device)
     after = ends
-    if len(sizes) > 1:  # no word reaches into the next section
+    if len(sizes) > 1:  # no word may reach into the next section
         own = torch.searchsorted(last, torch.arange(limit, device=ends.device), right=True)
         after = torch.where(ends > last[own], limit, ends)
     after = torch.cat((after.clamp(max=limit), ends.new_full((1,), limit)))
@@ -108,7 +108,7 @@ def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple
     begun = torch.zeros_like(after, dtype=torch.bool)
     begun[first] = True
     for _ in range(max(0, max(counts, default=0) - 1).bit_length()):
-        # in round i, `after` leaps over 2^i words, and twice as many words are known
+        # in round i, `after` skips 2^i words, and the number of known words doubles
         begun[torch.where(begun, after, limit)] = True
         after = after[after]
     found = begun[:limit].nonzero().view(-1)
@@ -132,15 +132,15 @@ def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
 
 @triton.jit
 def _bit_length(values):
-    """Bits of positive numbers below 2^53, from a float64's exponent."""
+    """Return the bits of positive numbers below 2^53, from a float64's exponent."""
     return (values.to(tl.float64).to(tl.int64, bitcast=True) >> 52) - 1022
 
 
 @triton.jit
 def _reversed(values, length):
-    """The `length` bits, 1 to 32, of `values` in the opposite order: uint64."""
+    """Reverse the `length` bits, 1 to 32, of `values`: uint64."""
     x = values.to(tl.uint32)
-    # neighbours of 1, 2, 4, 8 and 16 bits change places
+    # swap neighbours of 1, 2, 4, 8 and 16 bits
     x = ((x >> 1) & 0x55555555) | ((x & 0x55555555) << 1)
     x = ((x >> 2) & 0x33333333) | ((x & 0x33333333) << 2)
     x = ((x >> 4) & 0x0F0F0F0F) | ((x & 0x0F0F0F0F) << 4)
@@ -151,12 +151,12 @@ def _reversed(values, length):
 
 @triton.jit
 def omega_word(group):
-    """(word, bits): groups from the last to the first, each coded by the one before it."""
+    """Return (word, bits): groups from the last to the first, each coded by the one before it."""
     length = group * 0 + 1
     word = (group * 0).to(tl.uint64)
     for _ in tl.static_range(4):  # 32 bits, 5, 3, 2
         size = _bit_length(group)
-        # the group before is written first: in the lowest bits
+        # the earlier group is written first: in the lowest bits
         longer = (word << size.to(tl.uint64)) | _reversed(group, size)
         word = tl.where(group > 1, longer, word)
         length += tl.where(group > 1, size, 0)
@@ -190,13 +190,13 @@ def _get(packed, values, ends, limit, nbytes, BLOCK: tl.constexpr):
         window |= next_byte << (8 * j)
     ninth = tl.load(packed + byte + 8, mask=byte + 8 < nbytes, other=0).to(tl.uint64)
     within = (bit & 7).to(tl.uint64)
-    # two shifts: one would be by 64 for within = 0, which is undefined
+    # two shifts, since a single one by 64 (for within = 0) is undefined
     window = (window >> within) | ((ninth << 1) << (63 - within))
     value = tl.full([BLOCK], 1, dtype=tl.int64)
     length = tl.zeros([BLOCK], dtype=tl.int64)
     going = bit < limit
     good = going
-    for _ in tl.static_range(5):  # four groups at most, then the zero at the end
+    for _ in tl.static_range(5):  # at most four groups, then the final zero
         rest = window >> length.to(tl.uint64)
         one = going & ((rest & 1) != 0)
         good = good & ((one & (value > 31)) == 0)

@@ -1,5 +1,5 @@
-"""Fields of bits on a GPU, for kernels: words of up to 64 bits at any bit of a buffer. Neighbours
-share words of 32 bits, joined by atomic operations."""
+"""Bit fields on a GPU, for kernels: words of up to 64 bits at any bit of a buffer. Neighbours share
+32-bit words, which atomic operations combine."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 
 
 def room(like: Tensor, size: int) -> Tensor:
-    """Zeros for fields: int32 `[size / 4, rounded up]`."""
+    """Allocate zeros for fields: int32 `[size / 4, rounded up]`."""
     return like.new_zeros(-(-size // 4), dtype=torch.int32)
 
 
 @triton.jit
 def put_field(out, begin, word, here):
-    """Set the bits of words, from bit `begin` of `out` on: int32, zero there."""
+    """Set the bits of words from bit `begin` of `out` on, which is int32 and zero there."""
     shift = (begin & 31).to(tl.uint64)
     low = word.to(tl.uint64) << shift
-    # two shifts: one would be by 64 for shift = 0, which is undefined
+    # two shifts, since a single one by 64 (for shift = 0) is undefined
     third = ((word.to(tl.uint64) >> 1) >> (63 - shift)).to(tl.int32)
     first, second = low.to(tl.int32), (low >> 32).to(tl.int32)
     place = out + (begin >> 5)
-    # zeros need no atomic operation, and their words may lie behind `out`
+    # zeros need no atomic operation, and their words may lie past the end of `out`
     tl.atomic_or(place, first, mask=here & (first != 0), sem="relaxed")
     tl.atomic_or(place + 1, second, mask=here & (second != 0), sem="relaxed")
     tl.atomic_or(place + 2, third, mask=here & (third != 0), sem="relaxed")
@@ -31,7 +31,7 @@ def put_field(out, begin, word, here):
 
 @triton.jit
 def get_field(packed, begin, width, here):
-    """The numbers of up to 32 bits from bit `begin` on: int64."""
+    """Return the numbers of up to 32 bits from bit `begin` on: int64."""
     byte = begin >> 3
     last = (begin + width - 1) >> 3
     word = begin * 0

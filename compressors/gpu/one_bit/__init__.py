@@ -1,1 +1,1 @@
-"""Elements as one bit each on a GPU."""
+"""Codes of one bit per element on a GPU."""

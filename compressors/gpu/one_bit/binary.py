@@ -1,5 +1,5 @@
-"""Levels of cells of a bucket on a GPU: the kernels of `coding/one_bit/binary.py`. One program
-works on a cell; sums are float64 in an order of their own."""
+"""Levels of a bucket's cells on a GPU: the kernels of `coding/one_bit/binary.py`. One program
+handles a cell; sums are float64 in another order."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells
 
 _WIDEST = 1024
-"""Most elements of a cell that are added up at a time."""
+"""Most elements of a cell that are added at a time."""
 
 
 @kernel_of(loops.clip_to_spread)
 def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
-    """A program reads a cell three times."""
+    """Clip in one launch; a program reads its cell three times."""
     launch_parts(_clip, _by_cell(values, cells), values, float64_bits(clip), WIDTH=_width(cells))
 
 
 @kernel_of(loops.class_means)
 def class_means(values: Tensor, cells: Cells) -> Tensor:
-    """A program reads a cell twice."""
+    """Find the levels in one launch; a program reads its cell twice."""
     found, data = values.new_empty((3, cells.total)), values.contiguous()
     launch_parts(_means, _by_cell(values, cells), data, found, cells.total, WIDTH=_width(cells))
     return found
@@ -33,7 +33,7 @@ def class_means(values: Tensor, cells: Cells) -> Tensor:
 
 @kernel_of(loops.optimal_bounds)
 def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
-    """The loop's sums are of float32, these of float64."""
+    """Find the bounds; sums are float64, those of the loop partly float32."""
     bounds, data = values.new_empty(cells.total), values.contiguous()
     launch_parts(
         _halve, _by_cell(values, cells), data, bounds, loops.MAX_HALVINGS, WIDTH=_width(cells)
@@ -47,13 +47,13 @@ def _by_cell(like: Tensor, cells: Cells) -> Parts:
 
 
 def _width(cells: Cells) -> int:
-    # a power of two, as `tl.arange` asks
+    # `tl.arange` needs a power of two
     return min(_WIDEST, 1 << max(0, int(cells.size.max(initial=1)) - 1).bit_length())
 
 
 @triton.jit
 def _about(values, first, length, centre, WIDTH: tl.constexpr):
-    """Sums over a cell of d = v - centre and of |d|, and the number of d >= 0; float64."""
+    """Sum d = v - centre, |d| and the number of d >= 0 over a cell, in float64."""
     total = tl.cast(0.0, tl.float64)
     magnitude = tl.cast(0.0, tl.float64)
     count = tl.cast(0.0, tl.float64)
@@ -84,7 +84,7 @@ def _means(values, found, cells, table, parts, WIDTH: tl.constexpr):
     threshold = (total / elements).to(tl.float32)
     total, magnitude, count = _about(values, first, length, threshold, WIDTH)
     wide = threshold.to(tl.float64)
-    # no division by 0; a class without elements has the threshold as its level
+    # avoids division by 0; an empty class has the threshold as its level
     below = wide + 0.5 * (total - magnitude) / tl.maximum(elements - count, 1.0)
     above = wide + 0.5 * (total + magnitude) / tl.maximum(count, 1.0)
     cell = found + tl.program_id(0)
@@ -116,7 +116,7 @@ def _halve(values, bounds, most, table, parts, WIDTH: tl.constexpr):
         up = reached >= middle
         lower = tl.where(up, middle, tl.maximum(low, reached))
         upper = tl.where(up, tl.minimum(high, reached), middle)
-        # a bracket that is narrow enough stays, and ends the loop
+        # a bracket that is narrow enough is kept, and ends the loop
         low = tl.where(wide, lower, low)
         high = tl.where(wide, upper, high)
         left = tl.where(wide, left - 1, 0)

@@ -1,5 +1,5 @@
-"""One bit per element on a GPU: the kernels of `coding/one_bit/bits.py`. A program works on a tile
-of a stripe; faults of bits or scales are recorded in one number of the exchange, else 0."""
+"""One bit per element on a GPU: the kernels of `coding/one_bit/bits.py`. A program handles a tile
+of a stripe; faults of bits or scales are recorded in one number per exchange, otherwise 0."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def put_bits(
     values: Tensor, stripes: Stripes, lines: Tensor, bits: Tensor, at: Column, *,
     keep_error: bool = False, keys: NDArray[np.uint64] | None = None,
 ) -> None:  # fmt: skip
-    """The compiler keeps products and sums apart, as the loop does."""
+    """Write the bits in one launch; the compiler does not fuse products and sums, like the loop."""
     random = keys is not None
     given = at, stripes.table[:, 5], keys if keys is not None else at
     _launch(
@@ -53,7 +53,7 @@ def add_levels(
     places: tuple[Column, Column], weights: tuple[float, float], *, overwrite: bool = False,
     scales: bool = False, room: Column | None = None,
 ) -> None:  # fmt: skip
-    """Padding and scales are checked `when_known`."""
+    """Add the levels in one launch; padding and scales are checked `when_known`."""
     room = stripes.sizes if room is None else room
     with noting(out) as faults:
         _launch(
@@ -66,10 +66,10 @@ def _launch(
     kernel: Any, like: Tensor, stripes: Stripes, sizes: Column, given: tuple[Any, ...],
     *arguments: Any, **constants: Any,
 ) -> None:  # fmt: skip
-    """Launch a kernel over tiles of stripes of `sizes` bytes; `given` are columns behind theirs."""
+    """Launch a kernel over tiles of stripes of `sizes` bytes; `given` are additional columns."""
     rows, columns, offset, first, width, _, size = stripes.table.T
     most = int((rows * np.maximum(columns, width)).max(initial=0))
-    # rows of the table from 2 on; where each column has a line, the size is 1
+    # rows of the table from 2 on; if each column has a line, the size is 1
     known = offset, columns, first, np.maximum(1, width), np.maximum(1, size), *given
     parts = parts_of(like, stripes.elements.length, tiles(8 * sizes), *known)
     launch_parts(kernel, parts, *arguments, GROUPS=GROUPS, INDEX=index_type(most), **constants)
@@ -77,7 +77,7 @@ def _launch(
 
 @contextmanager
 def noting(like: Tensor) -> Iterator[Tensor]:
-    """The number, int32 `[1]`, in which kernels inside record faults; one for an exchange."""
+    """Yield the number, int32 `[1]`, in which kernels record faults; one per exchange."""
     exchange = entered()
     faults = None if exchange is None else exchange.faults
     known = faults is not None
@@ -94,7 +94,7 @@ def _demand_none(faults: int) -> None:
 
 @triton.jit
 def _stripe(own, parts, number, GROUPS: tl.constexpr, INDEX: tl.constexpr):
-    """(groups, elements, lines, where elements lie, whether the matrix has them) of a tile."""
+    """Return (groups, elements, lines, places, whether the matrix has them) of a tile."""
     group, at = places_of(number, GROUPS, INDEX)
     columns = tl.load(own + 3 * parts).to(INDEX)
     first = tl.load(own + 4 * parts).to(INDEX)
@@ -115,7 +115,7 @@ def _put(
     line = tl.load(own + 8 * parts) + line
     v = tl.load(values + source, mask=here, other=0.0)
     threshold = tl.load(lines + line, mask=here, other=0.0)
-    if RANDOM:  # the threshold is a bound
+    if RANDOM:  # the threshold is then a bound
         key = tl.load(own + 9 * parts).to(tl.uint64, bitcast=True)
         scale = magnifier(threshold)
         low = -threshold * scale
@@ -132,7 +132,7 @@ def _put(
 
 @triton.jit
 def _level(levels, line, here):
-    """Float32 numbers of four consecutive bytes at any place."""
+    """Read float32 numbers from four consecutive bytes at any place."""
     word = tl.load(levels + line * 4, mask=here, other=0).to(tl.uint32)
     for k in tl.static_range(1, 4):
         word |= tl.load(levels + line * 4 + k, mask=here, other=0).to(tl.uint32) << (8 * k)
@@ -151,11 +151,11 @@ def _add(
     zero = _level(levels + tl.load(own + 8 * parts), line, here)
     if SCALES:
         one = zero
-        right = (zero >= 0.0) & (zero <= 3.4028234663852886e38)  # nor not-a-number
+        right = (zero >= 0.0) & (zero <= 3.4028234663852886e38)  # also false for NaN
         wrong |= tl.where(here & (right == 0), _WRONG, 0)
     else:
         one = _level(levels + tl.load(own + 9 * parts), line, here)
-    # one fault refuses the message: the larger stands for the tile
+    # one fault refuses the message, so the larger represents the tile
     found = tl.max(tl.max(wrong, axis=1), axis=0)
     if found != 0:
         tl.atomic_or(faults, found)

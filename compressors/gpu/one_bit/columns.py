@@ -1,5 +1,5 @@
-"""Levels of matrices' columns on a GPU: the kernels of `coding/one_bit/columns.py`. Sums over
-columns are float64 in an order of their own."""
+"""Levels of matrix columns on a GPU: the kernels of `coding/one_bit/columns.py`. Sums over columns
+are float64 in another order."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, starts
 
 _ROWS, _COLUMNS = 32, 64
-"""Rows and columns of a matrix that a program adds up at a time."""
+"""Rows and columns of a matrix that a program sums at a time."""
 _TIMES = 8
-"""Number of such parts in a program, one below the other."""
+"""Number of such blocks per program, one below the other."""
 
 
 @kernel_of(loops.column_levels)
 def column_levels(
     values: Tensor, matrices: Matrices, message: Tensor, at: Column, *, added: Tensor | None = None
 ) -> Tensor:
-    """A program adds up a part of some columns; the parts are then joined to levels."""
+    """Sum parts of columns, one per program, then join the parts to levels."""
     m, stripes = matrices, matrices.stripes
     pieces, side = -(-m.rows // (_ROWS * _TIMES)), -(-m.columns // _COLUMNS)
     sums = values.new_empty((3, int((pieces * m.columns).sum())), dtype=torch.float64)
-    first = starts(pieces * m.columns)  # of each piece a sum for each column
+    first = starts(pieces * m.columns)  # each piece has a sum per column
     sizes = m.rows * m.columns, pieces * side
     columns = m.offset, m.columns, np.maximum(1, side), first
     parts = parts_of(values, *sizes, *columns)
@@ -53,7 +53,7 @@ def _sum(
     values, added, sums, all_sums, table, parts, ADD: tl.constexpr, ROWS: tl.constexpr,
     TIMES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Sums over each column of v and of |v|, and the number of v >= 0."""
+    """Sum v, |v| and the number of v >= 0 over each column."""
     own, number, n = own_part(table, parts)
     offset = tl.load(own + 2 * parts)
     columns = tl.load(own + 3 * parts)
@@ -84,14 +84,14 @@ def _sum(
 
 @triton.jit
 def _join(sums, lines, message, all_sums, all_lines, table, parts, COLUMNS: tl.constexpr):
-    """Thresholds and levels of some columns of a stripe; levels also go into its frame."""
+    """Compute thresholds and levels of some columns of a stripe; copy levels to its frame."""
     own, number, width = own_part(table, parts)
     lane = number * COLUMNS + tl.arange(0, COLUMNS)
     inside = lane < width
     column = tl.load(own + 2 * parts) + lane
     rows = tl.load(own + 5 * parts).to(tl.float64)
     columns = tl.load(own + 6 * parts)
-    here = inside & (column < columns)  # the rest of the stripe lies beyond the matrix
+    here = inside & (column < columns)  # the rest of the stripe is outside the matrix
     place = sums + tl.load(own + 7 * parts) + column
     total = tl.zeros([COLUMNS], dtype=tl.float64)
     magnitude = tl.zeros([COLUMNS], dtype=tl.float64)
@@ -102,7 +102,7 @@ def _join(sums, lines, message, all_sums, all_lines, table, parts, COLUMNS: tl.c
         count += tl.load(place + 2 * tl.cast(all_sums, tl.int64), mask=here, other=0.0)
         place += columns
     line = lines + tl.load(own + 3 * parts) + lane
-    # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
+    # half the sum of two sums is rounded, so the counts decide what is exactly 0
     low = tl.where(count < rows, (total - magnitude) / (2.0 * (rows - count)), 0.0)
     high = tl.where(count > 0.0, (magnitude + total) / (2.0 * count), 0.0)
     low = tl.where(here, low, 0.0).to(tl.float32)

@@ -1,6 +1,6 @@
-"""Signs as bits with scales on a GPU: the kernels of `coding/one_bit/signs.py`. One updates the
-memory, packs bits and adds up a tile's magnitudes by cell, in float64; the second
-adds up each cell and writes its scale."""
+"""Signs as bits with scales on a GPU: the kernels of `coding/one_bit/signs.py`. One kernel updates
+the memory, packs bits and sums a tile's magnitudes by cell, in float64; the second adds up each
+cell and writes its scale."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TILE = tl.constexpr(8 * GROUPS)
 
 @kernel_of(loops.put_sign_bits)
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
-    """A fold without memories."""
+    """Write the signs: a fold without memories."""
     _fold_parts(values, segments.whole, bits, at, starts(at), SUMS=0)
 
 
@@ -36,7 +36,7 @@ def fold_signs(
     mixed: Tensor | None = None, factors: tuple[float, float, float, float] = loops.NO_FACTORS,
     keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Two kernels."""
+    """Fold the signs with two kernels."""
     slots = -(-cells.segments.length // _TILE.value) + cells.count
     first, kind = starts(slots), 1 + (norm == "rms")
     sums = values.new_empty(int(slots.sum()), dtype=torch.float64)
@@ -83,7 +83,7 @@ def _fold(
     MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr, PIECES: tl.constexpr,
     SUMS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
+    """Set x = g or a g + b (m u + c g); p = x + p - scale sign(p) if given; write bits and sums."""
     column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
@@ -102,15 +102,15 @@ def _fold(
         x = x + (p - tl.where(p < 0.0, -scale, scale))
         tl.store(coded + begin + at, x, mask=here)
     lane = tl.arange(0, 8)[None, :]
-    # bits of different lanes: their sum is their union
+    # the lanes' bits are distinct, so the sum is the union
     byte = tl.sum(((x < 0.0) & here).to(tl.int32) << lane, axis=1)
     place = group.to(tl.int64)
     if PIECES:
         place = place // piece * frame + place % piece
     where = bits + tl.load(column + 3 * parts) + place
-    # bytes of padding are written, too: their elements are not there, so they are 0
+    # padding bytes are written too: without elements they are 0
     tl.store(where, byte.to(tl.uint8), mask=group < tl.load(column + 7 * parts))
-    if SUMS > 0:  # tile t and cell c meet in sum t + c
+    if SUMS > 0:  # tile t and cell c share slot t + c
         wide = x.to(tl.float64)
         each = tl.abs(wide)
         if SUMS == _SQUARES:
@@ -143,7 +143,7 @@ def _scale(
     mean = tl.sum(total, axis=0) / tl.maximum(end - begin, 1).to(tl.float64)
     if SUMS == _SQUARES:
         mean = tl.sqrt(mean)
-    # not-a-number passes, as it does in numpy's minimum
+    # NaN passes, as in numpy's minimum
     scale = tl.where(mean > 3.4028234663852886e38, 3.4028234663852886e38, mean).to(tl.float32)
     tl.store(scales + tl.load(column + 4 * parts) + number, scale)
     if HEAD:

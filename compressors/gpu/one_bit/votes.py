@@ -1,4 +1,4 @@
-"""Votes of one bit per element on a GPU: the kernels of `coding/one_bit/votes.py`."""
+"""Counting of one-bit votes on a GPU: the kernels of `coding/one_bit/votes.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gcsim.compressors.segments import Column, Segments, starts
 def add_votes(
     counts: Tensor, message: Tensor, at: Column, segments: Segments, *, first: bool = False
 ) -> None:
-    """Padding is checked `when_known`."""
+    """Count in one launch; padding is checked `when_known`."""
     with noting(counts) as faults:
         launch_parts(
             _vote, _by_block(counts, at, segments), counts, message.contiguous(), faults,
@@ -31,7 +31,7 @@ def add_votes(
 def put_more_than(
     counts: Tensor, threshold: int, segments: Segments, bits: Tensor, at: Column
 ) -> None:
-    """A program compares a block of bytes."""
+    """Compare in one launch, with a block of bytes per program."""
     launch_parts(
         _compare, _by_block(counts, at, segments), counts, bits, counts.shape[1], threshold,
         PLANES=counts.shape[0], BLOCK=BLOCK,
@@ -57,7 +57,7 @@ def _vote(
     if tl.max(behind, axis=0) != 0:
         tl.atomic_or(faults, 1)
     at = tl.load(column + 3 * parts) + within
-    for k in tl.static_range(PLANES):  # plane k holds bit k of every count: add with carry
+    for k in tl.static_range(PLANES):  # plane k holds bit k of every count
         place = counts + tl.cast(size, tl.int64) * k + at
         if FIRST:
             tl.store(place, carry, mask=here)
@@ -75,7 +75,7 @@ def _compare(
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 3 * parts) + within
-    possible = tl.where(threshold >> PLANES == 0, 255, 0)  # else more than there are voters
+    possible = tl.where(threshold >> PLANES == 0, 255, 0)  # is the threshold a possible count
     equal = (tl.zeros([BLOCK], dtype=tl.int32) + possible).to(tl.uint8)
     more = tl.zeros([BLOCK], dtype=tl.uint8)
     for j in tl.static_range(PLANES):  # from the highest bit: the first that differs

@@ -1,5 +1,5 @@
-"""Levels that each cell finds for itself: the kernels of `coding/rounding/bucket_levels.py`. A sort
-may order zeros of both signs differently from the host's."""
+"""Levels fitted to each cell, on a GPU: the kernels of `coding/rounding/bucket_levels.py`. Sorting
+may order zeros of both signs differently from the host."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _WIDEST = 1024
 def optimal_levels(
     values: Tensor, cells: Cells, count: int, clip: float | None, sweeps: int
 ) -> Tensor:
-    """Two launches and a sort."""
+    """Find the levels in two launches and a sort."""
     return _searched(_optimal, values, cells, count, clip, sweeps)
 
 
 @kernel_of(loops.quantiles)
 def quantiles(values: Tensor, cells: Cells, count: int, clip: float | None) -> Tensor:
-    """Two launches and a sort."""
+    """Find the quantiles in two launches and a sort."""
     return _searched(_quantiles, values, cells, count, clip, 0)
 
 
 def _searched(
     kernel: Any, values: Tensor, cells: Cells, count: int, clip: float | None, sweeps: int
 ) -> Tensor:
-    """Levels that a kernel finds in clipped elements of cells, ascending, with NaN behind them."""
+    """Find levels with a kernel in the clipped, sorted elements of cells, with NaN after them."""
     width = int(cells.size.max(initial=1))
     if clip is not None:
         values = values.clone()
@@ -66,13 +66,13 @@ def _fill(values, rows, spans, cells, width, pieces, BLOCK: tl.constexpr):
 
 @triton.jit
 def _level(found, lane, which):
-    # a program cannot index its vectors: the maximum over one lane is that lane
+    # a program cannot index its vectors, so take the maximum over a single lane
     return tl.max(tl.where(lane == which, found, float("-inf")), axis=0)
 
 
 @triton.jit
 def _best(values, length, low, high, otherwise, WIDTH: tl.constexpr):
-    # rows are sorted, so that counts are places: `between` elements begin at place `below`
+    # rows are sorted, so counts are places: the `between` elements begin at place `below`
     below = tl.cast(0, tl.int32)
     between = tl.cast(0, tl.int32)
     total = tl.cast(0.0, tl.float64)
@@ -96,7 +96,7 @@ def _optimal(rows, lengths, levels, width, sweeps, COUNT: tl.constexpr, WIDTH: t
     values, lane = rows + row * width, tl.arange(0, 16)
     length = tl.load(lengths + row).to(tl.int32)
     found = tl.where(lane == 0, tl.load(values), tl.load(values + length - 1))
-    for k in tl.static_range(1, COUNT - 1):  # greedily: the middle, then those of the halves, …
+    for k in tl.static_range(1, COUNT - 1):  # greedily: the middle, those of the halves, …
         # k = 1 is the middle; 2 and 3 are the halves' middles, 4 to 7 the quarters'
         reach = (COUNT - 1) // (2 if k < 2 else (4 if k < 4 else 8))
         place = reach * (2 * (k - (1 if k < 2 else (2 if k < 4 else 4))) + 1)

@@ -1,4 +1,4 @@
-"""Elias codes of levels: the kernels of `coding/rounding/level_words.py`."""
+"""Elias codes of levels on a GPU: the kernels of `coding/rounding/level_words.py`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gcsim.compressors.segments import Column, Segments, starts
 
 @kernel_of(loops.coded_levels)
 def coded_levels(codes: Tensor, segments: Segments, steps: int) -> loops.Coded:
-    """The host waits twice."""
+    """Encode the levels; the host waits twice."""
     begins, length = there((starts(segments.length), segments.length), codes.device)
     places = (codes != steps).nonzero().view(-1)
     owner = torch.searchsorted(begins + length, places, right=True)
-    # the place of the level before, but at least the one before the tensor's first element
+    # the place of the previous level, but not before the tensor
     before = torch.cat((places.new_full((1,), -1), places))[:-1].maximum(begins[owner] - 1)
     words, lengths = sparse_words(places - before, codes[places], steps)
     firsts, sizes = sections(lengths, owner, len(begins))
@@ -40,12 +40,12 @@ def coded_levels(codes: Tensor, segments: Segments, steps: int) -> loops.Coded:
 def decoded_levels(
     body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int
 ) -> Tensor:
-    """Read again by the loop where kernels cannot: it names the damage."""
+    """Decode the levels; if kernels cannot, the loop reads again and names the damage."""
     counts, total = sent.tolist(), int(segments.length.sum())
     if 8 * body.numel() <= LONGEST:
         gaps, levels, ends = read_sparse(body, steps)
         places, after = followed(ends, sizes.tolist(), counts)
-        # a word's element is the sum of its tensor's gaps up to there, less 1
+        # a word's element is the sum of its tensor's gaps up to it, minus 1
         upto = torch.cat((gaps.new_zeros(1), gaps[places].cumsum(0)))
         columns = np.stack((starts(sent), starts(segments.length), segments.length))
         base, first, length = there(columns, body.device)

@@ -40,7 +40,7 @@ def round_levels(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64] | None, out: Tensor, at: Column,
     form: Form, bounds: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One launch; products and sums are not fused."""
+    """Round in one launch; products and sums are not fused."""
     cells, count, tables = levels.cells, levels.width, values
     drawn_by = np.zeros(len(cells.count), dtype=np.uint64) if keys is None else keys
     if levels.kind == KNOWN:
@@ -63,7 +63,7 @@ def round_levels(
 def add_rounded(
     out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
 ) -> None:
-    """One launch, and one for the largest code, which is checked `when_known`."""
+    """Add in one launch, plus one for the largest code, which is checked `when_known`."""
     numbers, tables, count = levels.numbers, out, levels.width
     if numbers is None:
         numbers = out
@@ -84,7 +84,7 @@ def add_rounded(
         GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
     if levels.highest == 255 and levels.kind != EXPONENTS:
-        return  # every byte is known
+        return  # every byte is a valid code
     if len(seen):
         when_known(seen.max(), partial(loops.demand_codes, levels=levels))
 
@@ -92,7 +92,7 @@ def add_rounded(
 def parts_of_cells(
     like: Tensor, cells: Cells, at: Column, *columns: Any, form: Form = _BYTES
 ) -> Parts:
-    """Parts in tiles of groups, with begins, first cells, places, cells' sizes, and more."""
+    """Return parts in tiles of groups, with begins, first cells, places, cell sizes, and more."""
     elements, known = cells.segments.length, (cells.segments.begin, cells.first, at, cells.size)
     return parts_of(like, elements, tiles(form.planes(elements)), *known, *columns)
 
@@ -105,9 +105,9 @@ def _random16_at(key, at):
 
 @triton.jit
 def _share(v, norm):
-    """v / norm, -1 … 1. `div_rn` flushes subnormal operands (div.rn.ftz), so both are first scaled
-    up, exactly. An element so small beside a larger norm could not move a fraction of at least
-    2^-17. `floor` flushes too, but a sum with such a fraction is zero or far from subnormal."""
+    """Return v / norm, -1 … 1. `div_rn` flushes subnormal operands (div.rn.ftz), so both are first
+    scaled up, exactly. An element so small beside a larger norm could not move a fraction of 2^-17
+    or more. `floor` flushes too, but a sum with such a fraction is 0 or far from subnormal."""
     norm = tl.where(norm == 0.0, 1.0, norm)
     factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)
     return tl.minimum(tl.maximum(tl.div_rn(v * factor, norm * factor), -1.0), 1.0)
@@ -116,8 +116,8 @@ def _share(v, norm):
 @triton.jit
 def _nearest(v, unit, lines, DECADES: tl.constexpr, GROUPS: tl.constexpr):
     unit = tl.where(unit == 0.0, 1.0, unit)
-    # by way of float64, rounded once more to the same: float32's division drops subnormal numbers,
-    # and with them their signs
+    # via float64, whose second rounding changes nothing: float32's division would flush subnormal
+    # numbers and lose their signs
     scaled = (v.to(tl.float64) / unit.to(tl.float64)).to(tl.float32)
     size = tl.abs(scaled)
     slope = tl.zeros([GROUPS, 8], dtype=tl.float32)
@@ -155,7 +155,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         at = place + (SIZE - 1 - j) * plane
         here = (place < plane) & (at < n)
         v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
-        # with several planes, which begin anywhere, each element computes the word of its own bits
+        # planes begin anywhere, so each element computes the word of its own bits
         drawn = random16(key, group, GROUPS) if SIZE == 1 else _random16_at(key, at)
         fraction = drawn.to(tl.float32) * 2.0**-16 + 2.0**-17
         own = numbers + (first + at // size) * WIDTH
@@ -165,18 +165,18 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
                 bound = tl.load(bounds + first + at // size, mask=here, other=0.0)
                 v = tl.minimum(tl.maximum(v, -bound), bound)
             share = _share(v, tl.load(own, mask=here, other=1.0))
-            # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
+            # rounds up with the remainder's probability: fractions are uniform on 2^-17, 3 2^-17, …
             code = (tl.floor(share * steps + fraction) + steps).to(tl.int32)
         elif KIND == 1:  # KNOWN
             share = _share(v, tl.load(own, mask=here, other=1.0))
             pairs = count - 1
-            # a table is the lower levels of its pairs, then their gaps
+            # a table holds the lower levels of its pairs, then their gaps
             lower = tables + 2 * pairs * tl.load(column + 7 * parts)
-            if COUNTING:  # the pairs whose random point between two levels is below the share
+            if COUNTING:  # count the pairs whose random point is below the share
                 for pair in range(pairs):
                     point = tl.load(lower + pair) + fraction * tl.load(lower + pairs + pair)
                     code += (point < share).to(tl.int32)
-            else:  # the last level that the share is not below, and its pair
+            else:  # find the last level not above the share, then compare its pair
                 for pair in range(1, pairs):
                     code += (tl.load(lower + pair) <= share).to(tl.int32)
                 point = tl.load(lower + code) + fraction * tl.load(lower + pairs + code)
@@ -185,7 +185,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
             least = tl.load(own, mask=here, other=0.0)
             most = tl.load(own + (WIDTH - 1), mask=here, other=0.0)
             scale = magnifier(tl.maximum(tl.abs(least), tl.abs(most)))
-            for k in tl.static_range(WIDTH - 1):  # the random points that v exceeds
+            for k in tl.static_range(WIDTH - 1):  # count the random points that v exceeds
                 low = tl.load(own + k, mask=here, other=0.0) * scale
                 gap = tl.load(own + (k + 1), mask=here, other=0.0) * scale - low
                 code += (v * scale - low > fraction * gap).to(tl.int32)
@@ -193,7 +193,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
             # POWERS, EXPONENTS
             word = v.to(tl.uint32, bitcast=True)
             magnitude = word & 0x7FFFFFFF
-            # 16 of the mantissa's 23 bits are random, and half a unit of the last of them
+            # 16 of the mantissa's 23 bits are random, plus half a unit of the last of them
             raised = magnitude + ((drawn.to(tl.uint32) << 7) | 64)
             code = tl.minimum((raised >> 23).to(tl.int32), 254)
             code = tl.where(magnitude >= 0x7F800000, 255, code)
@@ -217,7 +217,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
 
 @triton.jit
 def _number(numbers, at, here, BYTES: tl.constexpr):
-    """The float32 at these places; in a message, byte by byte."""
+    """Read the float32 at these places; in a message, byte by byte."""
     if BYTES:
         bits = tl.load(numbers + at, mask=here, other=0).to(tl.uint32)
         for k in tl.static_range(1, 4):
@@ -242,7 +242,7 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
     size = tl.load(column + 5 * parts).to(INDEX)
     first = tl.load(column + 3 * parts)
     if BYTES:
-        first = tl.load(column + 6 * parts)  # a byte of the message, not a cell
+        first = tl.load(column + 6 * parts)  # a byte in the message, not a cell
     if BITS == 16:
         rest = tl.load(source + 2 * place, mask=place < plane, other=0).to(tl.int32)
         high = tl.load(source + 2 * place + 1, mask=place < plane, other=0).to(tl.int32)
@@ -257,7 +257,7 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         if SIZE > 1:
             code = rest % BASE
             rest = rest // BASE
-        # behind the last element all must be 0: digits, and the bits left in the last byte
+        # past the last element digits and leftover bits must be 0
         worst = tl.maximum(worst, tl.where(here, code, tl.where(code != 0, STRAY, 0)))
         within = at // size * WIDTH
         if KIND == 0:
@@ -266,7 +266,7 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         elif KIND == 1:
             norm = _number(numbers, first + within * (4 if BYTES else 1), here, BYTES)
             own = tables + count * tl.load(column + 7 * parts)
-            # a code behind the last level reads nothing; `worst` reports it
+            # a code past the last level reads nothing; `worst` reports it
             level = tl.load(own + code, mask=here & (code < count), other=0.0) * (weight * norm)
         elif KIND == 3 or KIND == 5:  # noqa: PLR1714 - Triton knows no sets
             if KIND == 5:

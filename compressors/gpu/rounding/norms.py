@@ -1,5 +1,5 @@
 """Norms, sums and errors of cells on a GPU: the kernels of `coding/rounding/norms.py`, with sums in
-another order than the loops'."""
+another order than the loops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gcsim.compressors.segments import Cells, Segments
 
 @kernel_of(loops.cell_norms)
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
-    """One launch, and one more where cells are long."""
+    """Compute norms in one launch, plus one if cells are long."""
     if norm == "max":
         return bucket_totals(values, cells, MAGNITUDE).view(torch.float32)
     return bucket_totals(values, cells, NORM)
@@ -32,13 +32,13 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
 def clipped_magnitudes(
     values: Tensor, segments: Segments, clip: float | None, at_bound: bool
 ) -> tuple[Tensor, Tensor]:
-    """Two launches."""
+    """Find bounds and magnitudes in two launches."""
     parts = parts_in_blocks(values, segments.length, segments.begin)
     found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
     bounds, most = values.new_empty((2, parts.count))
     launch_parts(_moments, parts, values.contiguous(), found, parts.firsts[-1], BLOCK=BLOCK)
     cuts, length = there(parts.firsts, values.device), there(segments.length, values.device)
-    factor = there([clip or 0.0], values.device, np.float64)  # an argument would be float32
+    factor = there([clip or 0.0], values.device, np.float64)  # a float argument would be float32
     launch(
         _join, parts.count, found, cuts, length, factor, bounds, most, parts.firsts[-1],
         AT_BOUND=at_bound, BLOCK=256,
@@ -48,7 +48,7 @@ def clipped_magnitudes(
 
 @kernel_of(loops.cell_sums)
 def cell_sums(values: Tensor, cells: Cells) -> Tensor:
-    """One launch for sums and sums of squares."""
+    """Compute sums and sums of squares, one launch each."""
     return torch.stack([bucket_totals(values, cells, what) for what in (PLAIN, SQUARES)], 1)
 
 
@@ -56,7 +56,7 @@ def cell_sums(values: Tensor, cells: Cells) -> Tensor:
 def table_errors(
     values: Tensor, cells: Cells, norms: Tensor, levels: NDArray[np.float32]
 ) -> Numbers:
-    """The host waits once."""
+    """Compute the errors; the host waits once."""
     parts = parts_of_cells(values, cells, cells.segments.begin)
     sums = values.new_empty(parts.firsts[-1], dtype=torch.float64)
     table, count = there(levels, values.device, np.float64), len(levels)
@@ -74,10 +74,10 @@ def _moments(values, found, programs, table, parts, BLOCK: tl.constexpr):
     source = values + tl.load(column + 2 * parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(source + at, mask=at < n, other=0.0)
-    # as integers, magnitudes keep their order, and NaN is above all
+    # magnitudes order as integers, with NaN above all
     most = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0)
     tl.store(found + program, most.to(tl.float32, bitcast=True).to(tl.float64))
-    # about the first element, not about zero: nothing is lost when all are nearly equal
+    # about the first element, so that nearly equal values do not cancel
     distance = tl.where(at < n, v.to(tl.float64) - tl.load(source).to(tl.float64), 0.0)
     tl.store(found + programs + program, tl.sum(distance, axis=0))
     tl.store(found + 2 * programs + program, tl.sum(distance * distance, axis=0))
@@ -125,10 +125,10 @@ def _errors(
     v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0).to(tl.float64)
     norm = tl.load(norms + tl.load(column + 3 * parts) + at // size, mask=here, other=0.0)
     norm = norm.to(tl.float64)
-    # places behind the last element have norm 0, and add nothing
+    # places past the last element have norm 0 and add nothing
     share = tl.where(norm > 0, v / tl.where(norm > 0, norm, 1.0), 0.0)
     low = tl.zeros([GROUPS, 8], dtype=tl.int32)
-    for level in range(1, count - 1):  # the last that the share is not below
+    for level in range(1, count - 1):  # the last level not above the share
         low += (tl.load(levels + level) <= share).to(tl.int32)
     below = share - tl.load(levels + low)
     error = tl.maximum(below * (tl.load(levels + low + 1) - share), 0.0)

@@ -1,1 +1,1 @@
-"""Selections of elements: the kernels of `coding/selecting`."""
+"""Selection of elements on a GPU: the kernels of `coding/selecting`."""

@@ -1,4 +1,4 @@
-"""The largest share of each sign: the kernels of `coding/selecting/each_sign.py`."""
+"""The largest share of each sign, on a GPU: the kernels of `coding/selecting/each_sign.py`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gcsim.compressors.segments import Column, Segments, starts
 def largest_of_each_sign(
     values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
 ) -> tuple[Tensor, Tensor, Column, Tensor]:
-    """The host waits for the elements of each sign."""
+    """Select the elements; the host waits for the number of each sign."""
     marks = Marks.room(memory, segments, np.inf)
-    # infinite limits: the pass adds up, counts the signs and finds NaN; its marks are not used
+    # with infinite limits the pass adds, counts the signs and finds NaN; its marks are not used
     fill_marks(memory, segments, marks, values, sides=True)
     demand_numbers(marks.host[1].any())
     k = counts_kept(marks.host[2:4], proportion)
@@ -32,7 +32,7 @@ def largest_of_each_sign(
 
 @kernel_of(loops.means_of_signs)
 def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
-    """The scales of the magnitudes' signs, which nobody reads."""
+    """Compute the means as scales of the magnitudes' signs; these are not read."""
     counts = k.reshape(-1)
     scratch = packed_bytes(counts, 1)
     bits = sizes.new_empty(int(scratch.sum()), dtype=torch.uint8)

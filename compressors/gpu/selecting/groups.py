@@ -1,5 +1,5 @@
-"""Random groups on a GPU: the kernels of `coding/selecting/groups.py`. A lane shuffles a run as the
-loop does; the table lies group by group, so that neighbouring lanes share memory lines."""
+"""Random groups on a GPU: the kernels of `coding/selecting/groups.py`. A lane shuffles a run like
+the loop; the table is stored group by group, so that neighbouring lanes share memory lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RUNS = 128
 
 @kernel_of(loops.deal)
 def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tensor:
-    """The table is that of the loop, turned."""
+    """Deal the groups; the result is a transposed view of the loop's table."""
     runs = -(-n // groups)
     dealt = like.new_empty((groups, int(runs.sum())), dtype=torch.int16)
     parts = parts_in_blocks(like, runs, n, starts(runs), keys, size=_RUNS)
@@ -30,7 +30,7 @@ def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tens
 
 @kernel_of(loops.turn)
 def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group: int) -> Tensor:
-    """Groups without an element of a run have -1 there at first; the host waits for the others."""
+    """List the places; runs without an element of the group first get -1, and the host waits."""
     runs = -(-(segments.length - count) // dealt.shape[1])
     many = count + runs
     parts = parts_in_blocks(always, many, segments.begin, count, starts(count), starts(runs))
@@ -45,8 +45,8 @@ def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group
 
 @triton.jit
 def _shuffle(dealt, groups, stride, table, parts, RUNS: tl.constexpr):
-    """Fisher and Yates, a run a lane. Another thread may load a stored value, since layouts differ:
-    hence barriers."""
+    """Shuffle (Fisher-Yates), one run per lane. Layouts differ, so another thread may load a stored
+    value: hence the barriers."""
     column, _, run, here = own_block(table, parts, RUNS)
     key = tl.load(column + 4 * parts).to(tl.uint64, bitcast=True)
     length = tl.load(column + 2 * parts) - run * groups
@@ -83,12 +83,12 @@ def _turn(
     place = tl.load(own + at, mask=at < count, other=0)
     run = at - count
     grouped = (run >= 0) & here
-    # uint16 are read as int16: & 65535 takes the sign back
+    # uint16 are read as int16: & 65535 restores them
     dealt_here = tl.load(dealt + (first + run) * stride, mask=grouped, other=0).to(tl.int64) & 65535
     rank = run * groups + dealt_here
-    low = tl.zeros([BLOCK], dtype=tl.int64)  # of `always` at or below: a search by halves
+    low = tl.zeros([BLOCK], dtype=tl.int64)  # number of `always` at or below, by bisection
     high = low + count
-    # own[m] - m never falls; `steps` halvings settle all `count` + 1 outcomes
+    # own[m] - m never falls; `steps` halvings decide among all `count` + 1 outcomes
     for _ in range(steps):
         middle = (low + high) // 2
         open = grouped & (low < high)

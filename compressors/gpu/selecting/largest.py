@@ -1,4 +1,4 @@
-"""The k largest magnitudes of each tensor: the kernels of `coding/selecting/largest.py`."""
+"""The k largest magnitudes per tensor, on a GPU: the kernels of `coding/selecting/largest.py`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def largest(
     marks: Marks | None = None, ranked: NDArray[np.bool_] | None = None,
     cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The first pass adds, the last one clears; NaN is refused `when_known`. Marks are not needed
-    where all tensors are ranked."""
+    """Select the elements: the first pass adds, the last one clears; NaN is refused `when_known`.
+    Marks are not used if all tensors are ranked."""
     check_k(segments.length, k)
     source, added = (values.contiguous(), None) if memory is None else (memory, values.contiguous())
     if memory is not None:
@@ -33,7 +33,7 @@ def largest(
     limits = None
     if ranked is not None and marks is not None:
         up = marks.up if isinstance(marks.up, np.ndarray) else array(marks.up)
-        # one more than the bits: a limit of 0 is not RANKED
+        # add 1 to the bits, so that a limit of 0 differs from RANKED
         limits = np.where(ranked, RANKED, up.view(np.int32).astype(np.int64) + 1)
     found, taken, _, strange = select(
         source, segments, k, added=added, limits=limits, cleared=cleared

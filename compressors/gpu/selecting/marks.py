@@ -1,5 +1,5 @@
-"""Marks of a bucket and their collection: the kernels of `coding/selecting/marks.py`. Marked
-elements are counted by block; a second pass writes each block's behind those before. The host waits
+"""Marking and collecting on a GPU: the kernels of `coding/selecting/marks.py`. Marked elements are
+counted per block; a second pass writes each block's after those of earlier blocks. The host waits
 once, for the totals, which determine the message's length."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gcsim.compressors.segments import Column, Segments
 def fill_marks(
     values: Tensor, segments: Segments, marks: Marks, added: Tensor | None, sides: bool = False
 ) -> None:
-    """Each program counts a block."""
+    """Mark the elements, with a block per program."""
     more = values if added is None else added.contiguous()
     parts = parts_in_blocks(values, segments.length, segments.begin)
     launch_parts(
@@ -34,8 +34,8 @@ def fill_marks(
 
 @kernel_of(loops.adjust)
 def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raised: bool) -> int:
-    """One pass counts the elements beyond all limits that lowering may reach. The host waits once;
-    where limits are raised, also once a round."""
+    """Adjust limits: one pass counts the elements above all limits that lowering may reach. The
+    host waits once; if limits are raised, once per round."""
     if raised:
         marks.up = marks.up if isinstance(marks.up, np.ndarray) else marks.up.numpy(force=True)
 
@@ -54,7 +54,7 @@ def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raise
     marks.up = (marks.host[4] + 1).view(np.float32)
 
     def lowered(rows: NDArray[np.bool_]) -> None:
-        # a row that is short now was so in all rounds before: as many steps down
+        # a row that is short now was so in all earlier rounds, and took as many steps
         passed[rows] = next(below)[rows]
 
     return loops.by_rounds(marks, k, raised, lowered)
@@ -64,7 +64,7 @@ def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raise
 def take(
     values: Tensor, segments: Segments, marks: Marks, *, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """One launch."""
+    """Collect in one launch."""
     demand_numbers(marks.host[1].any())
     given = values, segments, marks.passed, marks.totals[4:], marks.counts[None]
     return listed(*given, cleared=[values] * clear)[:2]
@@ -72,26 +72,26 @@ def take(
 
 @kernel_of(loops.at_least)
 def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """The host waits for how many there are."""
+    """Select the elements; the host waits for their number."""
     return loops.passing(values, Segments.alone(values.numel()), threshold)[:2]
 
 
 def limits_there(values: Tensor, marks: Marks) -> Tensor:
-    """The limits on the device."""
+    """Return the limits on the device."""
     return marks.up if isinstance(marks.up, torch.Tensor) else there(marks.up, values.device)
 
 
 @triton.jit
 def note_marked(v, here, number, limit, row, rows, counts, totals):
     """Mark and count the values of a block that reach its row's limit; NaN does."""
-    if number == 0:  # what is above these bits
+    if number == 0:  # larger bits are marked
         tl.store(totals + 4 * rows + row, limit.to(tl.int32, bitcast=True) - 1)
     marked = here & ((tl.abs(v) < limit) == 0)
     hits = tl.sum(marked.to(tl.int32), axis=0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     strange = tl.sum((here & (size > 0x7F800000)).to(tl.int32), axis=0)
     tl.store(counts + tl.program_id(0), hits)
-    # integers: the order of the programs does not matter
+    # integers, so the order of programs does not matter
     tl.atomic_add(totals + row, hits, mask=hits > 0)
     tl.atomic_add(totals + rows + row, strange, mask=strange > 0)
 
@@ -109,7 +109,7 @@ def _mark(
         v = v + tl.load(added + at, mask=here, other=0.0)
         tl.store(values + at, v, mask=here)
     note_marked(v, here, number, tl.load(limits + row), row, parts, counts, totals)
-    if SIDES:  # what is not there is 0
+    if SIDES:  # missing elements are 0
         tl.atomic_add(totals + 2 * parts + row, tl.sum((v > 0).to(tl.int32), axis=0))
         tl.atomic_add(totals + 3 * parts + row, tl.sum((v < 0).to(tl.int32), axis=0))
 
@@ -119,7 +119,7 @@ def _lower(
     values, limits, totals, factor: tl.uint64, table, parts, ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Count the elements that pass limits lowered once, twice, …, where too few pass."""
+    """Count the elements that pass the limit lowered once, twice, …, if too few pass."""
     row = own_row(table, parts, tl.program_id(0))
     column, _part, at, here = own_block(table, parts, BLOCK)
     limit = tl.load(limits + row)
@@ -127,11 +127,11 @@ def _lower(
     few = tl.load(totals + row) < tl.load(column + 3 * parts)
     if few & (limit > 0) & (limit < float("inf")):
         v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
-        # float64, as in `by_rounds`: the same limits to the last bit
+        # float64, as in `by_rounds`: the same limits bit for bit
         lowered = limit.to(tl.float64)
         for _ in tl.static_range(ROUNDS):
             lowered = lowered * float64(factor)
-            # behind row 4, the limit's bits, lies a count for each correction
+            # row 4, the limit's bits, is followed by a count per correction
             own += parts
             marked = here & ((tl.abs(v) < lowered.to(tl.float32)) == 0)
             tl.atomic_add(own, tl.sum(marked.to(tl.int32), axis=0))

@@ -1,4 +1,4 @@
-"""Independent draws on a GPU: the kernels of `coding/selecting/sampling.py`, with the loops'
+"""Poisson sampling on a GPU: the kernels of `coding/selecting/sampling.py`, with the loops' random
 numbers; a lane draws from a block. The host waits once, for the number of elements drawn."""
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
 
 _LANES = 256
-"""Blocks of 16 elements that a program works on."""
+"""Blocks of 16 elements per program."""
 
 
 @kernel_of(loops.block_sums)
 def block_sums(
     values: Tensor, segments: Segments, largest: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Each sum is taken from the first element to the last."""
+    """Sum each block from the first element to the last."""
     squares = values if largest is None else torch.empty_like(values)
     sums = values.new_empty(segments.cells(BLOCK).total, dtype=torch.float64)
     given = values.contiguous(), values if largest is None else largest, squares, sums
@@ -41,7 +41,7 @@ def draw_poisson(
     expected: Column, factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
     apart: bool = False,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """A bit for each element (two where certain ones are apart), and of these the places."""
+    """Draw a bit per element (two if certain ones are kept apart), then list their places."""
     parts = _parts_of_blocks(values, segments, keys)
     source = values if apart else values.new_empty(values.numel() if chances else 1)
     drawn = values.new_empty(len(sums), dtype=torch.int32)
@@ -51,10 +51,10 @@ def draw_poisson(
         source, float(np.float32(factor)), SLACK=1.0 + SLACK, LOWER=factor < 1.0,
         PRIOR=prior is not None, CHANCES=chances, APART=apart, BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
-    upto = counts.cumsum(0)  # how many the programs up to each have drawn
+    upto = counts.cumsum(0)  # elements drawn by all programs up to each
     ends = np.zeros((1 + apart, 2 if not apart else len(parts.firsts)), dtype=np.int64)
     if len(upto) and apart:
-        before = np.add.outer((0, parts.firsts[-1]), parts.firsts)  # of tensors that lie before
+        before = np.add.outer((0, parts.firsts[-1]), parts.firsts)  # those of earlier tensors
         read = upto[there(np.maximum(1, before) - 1, values.device)].tolist()
         ends = np.where(before > 0, read, 0)
     elif len(upto):
@@ -74,7 +74,7 @@ def lift(
     values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float, *,
     top: float = np.inf, prior: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Programs of other tensors end at once."""
+    """Lift the weights; programs of other tensors end at once."""
     launch_parts(
         _lift, _parts_of_blocks(values, segments), values, sums, scales,
         values if prior is None else prior, float64_bits(least), float64_bits(most),
@@ -99,8 +99,8 @@ def _fraction64(key, index):
 def _own_blocks(
     table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):  # fmt: skip
-    """(column of the table, the part's elements, its blocks, its begin, blocks of this program, the
-    place of their first elements and of their sums)."""
+    """Return (column of the table, the part's elements, its blocks, its begin, blocks of this
+    program, places of their first elements and sums)."""
     column, program, n = own_part(table, parts)
     block = program.to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     count = (n + BLOCK - 1) // BLOCK
@@ -156,7 +156,7 @@ def _draw(
     SLACK: tl.constexpr, LOWER: tl.constexpr, PRIOR: tl.constexpr, CHANCES: tl.constexpr,
     APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of the loop's `_draw_tile`, a lane for each block and a bit per element. With
+    """Run the recurrence of the loop's `_draw_tile`, a lane per block and a bit per element. With
     `APART`, the high bits are those with p = 1, counted before all others."""
     column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     scale = tl.load(scales + tl.load(column + 4 * parts))
@@ -174,8 +174,8 @@ def _draw(
         v = tl.load(values + begin + at, mask=going & (at < n), other=0.0)
         p = tl.minimum(scale * tl.abs(v.to(tl.float64)), 1.0)
         left = left - p
-        taken = taken + survive * p  # P(the first one is among those so far)
-        survive = survive * (1.0 - p)  # P(none so far)
+        taken = taken + survive * p  # P(the first hit is among those so far)
+        survive = survive * (1.0 - p)  # P(no hit so far)
         here = going & (at < n) & ((u < taken) | (survive == 0.0))
         if CHANCES:
             tl.store(chance + begin + at, p.to(tl.float32), mask=here)
@@ -183,7 +183,7 @@ def _draw(
         if APART:
             bits = bits | ((here & (p >= 1.0)).to(tl.int32) << (BLOCK + i))
             sure += (bits >> (BLOCK + i)) & 1
-        # numbers as in the loop: below `count` one opens each block, then a block has its own
+        # numbered as in the loop: below `count` one opens each block, then each block has its own
         u = tl.where(here, _fraction64(key, count + block * BLOCK + hits), u)
         hits += here.to(tl.int32)
         going = going & ((here == 0) | (u < left))
@@ -200,7 +200,7 @@ def _draw(
         for i in tl.static_range(BLOCK):
             at = block * BLOCK + i
             here = ((bits >> i) & 1) != 0
-            # the whole of a block that was hit: its sum is made afresh
+            # read the whole of each block that was hit, to sum it anew
             v = tl.load(values + begin + at, mask=(bits != 0) & (at < n), other=0.0)
             lower = v * factor
             v = tl.where(here & (lower >= 1e-30), lower, v)
@@ -218,14 +218,14 @@ def _compact(
     drawn, upto, source, positions, kept, table, parts,
     KEPT: tl.constexpr, APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Places of set bits, behind earlier programs': in the bucket, or (`APART`) the tensor."""
+    """List places of set bits, after earlier programs': in the bucket, or (`APART`) tensor."""
     _, _, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     bits = tl.load(drawn + place, mask=block < count, other=0)
     own = upto + tl.program_id(0)
     for side in tl.static_range(1 + APART):
         chosen = bits & ((1 << BLOCK) - 1)
         if APART:
-            # bit 31 is a sign, which the shift repeats; `chosen` cuts that off
+            # bit 31 is a sign, which the shift repeats and `chosen` masks
             chosen = (bits >> BLOCK) & chosen if side == 0 else chosen & ~(bits >> BLOCK)
         ones = tl.zeros([BLOCKS], dtype=tl.int32)
         for i in tl.static_range(BLOCK):

@@ -1,4 +1,4 @@
-"""Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`. Moments are added up by
+"""Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`. Moments are summed by
 block, then by tensor, where the next scale is computed without waiting."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gcsim.compressors.segments import Segments
 def saturation(
     values: Tensor, sums: Tensor, segments: Segments, scales: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The host waits for them."""
+    """Return the moments; the host waits for them."""
     parts = _parts(values, segments)
     state = there(np.stack((scales, np.zeros(len(scales)))), values.device)
     found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
@@ -37,7 +37,7 @@ def saturation(
 def scales_for_count(
     values: Tensor, sums: Tensor, segments: Segments, k: NDArray[np.float64], rounds: int
 ) -> tuple[Tensor, Tensor]:
-    """The first round, with a scale of 0, adds up all."""
+    """Find the scales; the first round, with a scale of 0, only sums."""
     parts = _parts(values, segments)
     state = values.new_zeros((6, parts.count), dtype=torch.float64)
     found = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
@@ -52,7 +52,7 @@ def scales_for_count(
 
 @kernel_of(loops.exact_scales)
 def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """One launch."""
+    """Round the scales in one launch."""
     exact, inverses = torch.empty_like(scales), torch.empty_like(scales, dtype=torch.float32)
     n = len(scales)
     launch(
@@ -72,7 +72,7 @@ def _saturate(
     values, state, found, programs, ended, wanted, most: tl.uint64, table, parts,
     LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Elements of a block with scale |v| >= 1, sum of the others, sum of squares of the former.
+    """Count a block's elements with scale |v| >= 1, sum the others and the squares of the former.
     `state`: scales, and whether a tensor is settled. With `LAST` squares are left out, and a
     tensor's last program computes the next scale; `ended` is left at zeros."""
     program = tl.program_id(0)
@@ -88,7 +88,7 @@ def _saturate(
         tl.store(found + programs + program, tl.sum(tl.where(certain, 0.0, size), axis=0))
         if LAST:
             many = (n + BLOCK - 1) // BLOCK
-            # all threads have stored before the count goes up; the last program sees all sums
+            # all threads have stored before the count rises, so the last program sees all sums
             tl.debug_barrier()
             if tl.atomic_add(ended + tensor, 1, sem="acq_rel") == many - 1:
                 tl.store(ended + tensor, 0)
@@ -103,8 +103,8 @@ def _saturate(
 
 @triton.jit
 def _make_next(found, programs, many, own, tensors, k, most, BLOCK: tl.constexpr):
-    """A tensor's next scale from its programs' moments. `own`: scale, whether it is settled,
-    saturated elements before, turns before (the first only adds up), rounds."""
+    """Compute a tensor's next scale from its programs' moments. `own`: scale, whether settled,
+    number saturated before, turns so far (the first only sums), rounds."""
     counts = tl.zeros([BLOCK], dtype=tl.float64)
     others = tl.zeros([BLOCK], dtype=tl.float64)
     for start in range(0, many, BLOCK):
@@ -115,7 +115,7 @@ def _make_next(found, programs, many, own, tensors, k, most, BLOCK: tl.constexpr
     rest = tl.sum(others, axis=0)
     turns = tl.load(own + 3 * tensors)
     settled = (turns > 0.0) & ((count == tl.load(own + 2 * tensors)) | (count >= k))
-    # no other weight: all is certain; in the first turn, all weights are 0
+    # without other weights all are certain; in the first turn, all weights are 0
     alone = tl.where(turns > 0.0, most, 0.0)
     scale = tl.where(rest > 0.0, tl.minimum((k - count) / rest, most), alone)
     tl.store(own, tl.where(settled, tl.load(own), scale))

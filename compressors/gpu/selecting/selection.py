@@ -1,9 +1,9 @@
-"""Radix selection on a GPU, all tensors of a bucket in each launch; samples.
+"""Radix selection on a GPU, with all tensors of a bucket in each launch, and samples.
 
 Three passes count magnitudes by eleven, ten and ten bits for each row of a table; a program finds
-its row's digit in the previous pass's counts. Another counts each block's elements above the k-th
-magnitude and equal to it; the last writes the selected ones behind those of earlier blocks, of
-equal ones the first, as many as are missing.
+its row's digit in the counts of the previous pass. The next pass counts each block's elements above
+and equal to the k-th magnitude; the last writes the selected ones after those of earlier blocks. Of
+equal ones it takes the first, as many as needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gcsim.compressors.segments import Column, Segments, starts
 _MOST_BLOCKS = 16
 """Most blocks that one program counts in its histogram; a power of two."""
 RANKED = 0
-"""Limit that asks for the row's k-th magnitude."""
+"""A limit that means the row's k-th magnitude."""
 
 
 @kernel_of(loops.sampled)
@@ -41,7 +41,7 @@ def sampled(
     memory: Tensor, added: Tensor, segments: Segments, start: Column, stride: Column,
     counts: Column, *, momentum: Tensor | None = None, m: float = 0.0, nesterov: bool = False,
 ) -> Tensor:  # fmt: skip
-    """A program reads a block of the samples."""
+    """Sample with a block of samples per program."""
     out = memory.new_empty(int(counts.sum()))
     parts = parts_in_blocks(memory, counts, segments.begin + start, stride, starts(counts))
     terms = memory, added.contiguous(), added if momentum is None else momentum
@@ -52,7 +52,7 @@ def sampled(
 
 @kernel_of(loops.kth_magnitude)
 def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """The host waits for nothing."""
+    """Find the magnitudes without waiting."""
     check_k(segments.length, k)
     counts, state = count_digits(values.contiguous(), segments.length, segments.begin, k)
     found = values.new_empty(len(k))
@@ -65,7 +65,7 @@ def deliver(
     update: Tensor, residual: Tensor, segments: Segments, own: loops.Elements,
     kept: loops.Elements, weight: float,
 ) -> None:  # fmt: skip
-    """Search each own element among the tensor's kept ones, by halves."""
+    """Deliver, finding each own element among the tensor's kept ones by bisection."""
     columns = segments.begin, starts(own[2]), own[2], starts(kept[2]), kept[2]
     parts = parts_in_blocks(update, np.maximum(own[2], kept[2]), *columns)
     launch_parts(
@@ -78,15 +78,15 @@ def select(
     values: Tensor, segments: Segments, k: Column, *, added: Tensor | None = None, sides: int = 1,
     limits: Column | None = None, cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The k largest |values| of each tensor, or of each of its two signs: (indices within the
-    tensor, values, magnitudes sign by sign (of 2), int32 `[1]`: whether one is NaN).
+    """Select the k largest |values| of each tensor, or of each of its signs: (indices within the
+    tensor, values, magnitudes sign by sign (for 2), int32 `[1]`: whether one is NaN).
 
     Parameters
     ----------
-    added : of the same places; first added to the values, in place
+    added : as `values`; first added to them, in place
     sides : 2: the k of the positive elements of all tensors, then those of the negative ones
     limits : `RANKED`, or 1 + the bits of a magnitude: the first k elements not below it
-    cleared : at most two vectors, set to zero where elements are selected
+    cleared : at most two vectors, in which selected elements become zero
     """
     length, begin = (np.tile(each, sides) for each in (segments.length, segments.begin))
     limit = np.full(len(k), RANKED) if limits is None else limits
@@ -108,9 +108,9 @@ def listed(
     values: Tensor, segments: Segments, k: Column, settled: Tensor, found: Tensor, *,
     sides: int = 1, cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`select` with known thresholds. `settled`: bits above which all are taken, and number of
-    equal ones, int32 `[2, rows]`; `found`: a block's elements above (and equal): int32
-    `[2, programs]`."""
+    """Do `select` with known thresholds. `settled`: bits above which all are taken, and number of
+    equal ones, int32 `[2, rows]`; `found`: a block's elements above (and equal): int32 `[2,
+    programs]`."""
     total, many, first = int(k.sum()), k.reshape(sides, -1).sum(0), starts(k).reshape(sides, -1)
     indices = values.new_empty(total, dtype=torch.int64)
     taken, sizes = values.new_empty(total), values.new_empty(total if sides > 1 else 0)
@@ -127,8 +127,8 @@ def count_digits(
     values: Tensor, length: Column, begin: Column, k: Column, side: Any = 0,
     added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(counts of the last digit `[rows, 1024]` and a further 0; (leading digits before it, rank
-    among elements with them): int32 `[2, rows]`)."""
+    """Return (counts of the last digit `[rows, 1024]` and a further 0; (leading digits before it,
+    rank among elements with them): int32 `[2, rows]`)."""
     most, rows = max(1, blocks(int(length.max(initial=0)))), len(k)
     together = min(_MOST_BLOCKS, 1 << (most - 1).bit_length())
     columns = begin, np.broadcast_to(side, rows)
@@ -137,7 +137,7 @@ def count_digits(
     states = values.new_empty((2, 2, rows), dtype=torch.int32)
     before = there(np.stack((np.zeros(rows), k)), values.device, np.int32)
     at, earlier, bins = 0, 0, 1
-    # the first pass has no digit to note: its `after` is not written
+    # the first pass has no digit to record, so its `after` is not written
     for after, above, shift in ((before, 31, 20), (states[0], 20, 10), (states[1], 10, 0)):
         own, bins_before = counts[at:], bins
         bins = 2048 if shift == 20 else 1024
@@ -174,7 +174,7 @@ def _deliver(
     begin = tl.load(column + 2 * parts)
     count, low = tl.load(column + 6 * parts), tl.zeros([BLOCK], dtype=tl.int64)
     first = tl.load(column + 5 * parts)
-    # places of a tensor differ: no two lanes add to one element
+    # places within a tensor differ, so no two lanes add to the same element
     target = update + begin + tl.load(kept + first + i, mask=i < count, other=0)
     added = tl.load(sums + first + i, mask=i < count, other=0.0).to(tl.float64)
     added = (float64(weight) * added).to(tl.float32)
@@ -197,12 +197,12 @@ def _deliver(
 
 @triton.jit
 def _digit(counts, state, row, rows, BINS: tl.constexpr):
-    """(leading digits of the k-th magnitude with one more, its rank among those that have them)."""
+    """Return (leading digits of the k-th magnitude with one more, its rank among those)."""
     rank = tl.load(state + rows + row)
     lane = tl.arange(0, BINS)
     each = tl.load(counts + row.to(tl.int64) * BINS + lane)
-    from_here = tl.sum(each, axis=0) - tl.cumsum(each, axis=0) + each  # of this digit, or a higher
-    # `from_here` falls from lane to lane: the last that reaches the rank
+    from_here = tl.sum(each, axis=0) - tl.cumsum(each, axis=0) + each  # this digit or higher
+    # `from_here` falls from lane to lane: take the last that reaches the rank
     digit = tl.max(tl.where(from_here >= rank, lane, 0), axis=0)
     higher = tl.sum(tl.where(lane > digit, each, 0), axis=0)
     return tl.load(state + row) * BINS + digit, rank - higher
@@ -210,7 +210,7 @@ def _digit(counts, state, row, rows, BINS: tl.constexpr):
 
 @triton.jit
 def _of_side(v, side):
-    """Whether values are of a row: all, the positive, or the negative ones."""
+    """Whether values belong to a row: all, the positive, or the negative ones."""
     return (side == 0) | ((side == 1) & (v > 0)) | ((side == 2) & (v < 0))
 
 
@@ -220,7 +220,7 @@ def _histogram(
     BEFORE: tl.constexpr, ABOVE: tl.constexpr, SHIFT: tl.constexpr, BINS: tl.constexpr,
     BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Count magnitudes that share the k-th's leading digits by their next digit."""
+    """Count the magnitudes that share the k-th's leading digits, by their next digit."""
     row = own_row(table, parts, tl.program_id(0))
     column, number, n = own_part(table, parts)
     begun = tl.cast(0, tl.int32)
@@ -248,7 +248,7 @@ def _histogram(
 
 @triton.jit
 def _settle(counts, state, k, found, BINS: tl.constexpr):
-    """A row's k-th magnitude; infinity where k is 0."""
+    """Write a row's k-th magnitude; infinity if k is 0."""
     row = tl.program_id(0)
     bits = tl.cast(0x7F800000, tl.int32)
     if tl.load(k + row) > 0:
@@ -265,7 +265,7 @@ def _count(
     row = own_row(table, parts, program)
     column, number, at, here = own_block(table, parts, BLOCK)
     limit = tl.load(column + 4 * parts)
-    least = limit.to(tl.int32) - 2  # what is above is taken
+    least = limit.to(tl.int32) - 2  # larger bits are taken
     left = tl.cast(0, tl.int32)
     if limit == 0:
         least, left = _digit(counts, state, row, parts, BINS)
@@ -294,7 +294,7 @@ def _take(
     chosen = at < 0
     before = tl.cast(0, tl.int64)
     for side in tl.static_range(SIDES):
-        # `_count` had the programs of the first side, then as many of the second
+        # `_count` had the programs of the first side, then the same number for the second
         program = tl.program_id(0) + side * tl.num_programs(0)
         start = tl.load(column) + side * tl.num_programs(0)  # the row's first program
         least = tl.load(settled + row + side * parts)
@@ -305,7 +305,7 @@ def _take(
         tie = here & (size == least)
         rank = ties + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
         own = (here & (size > least)) | (tie & (rank <= left))
-        # `found` may have no row of equal ones, and then none are left to take
+        # `found` may lack a row of equal ones; then none are left to take
         passed = above + tl.where(left > 0, tl.minimum(ties, left), 0)
         if SIDES > 1:
             place = tl.load(column + (5 + side) * parts) + passed
@@ -314,7 +314,7 @@ def _take(
         chosen = chosen | own
         before += passed
     place = before + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
-    # more than k may reach a limit: the first k are taken
+    # more than k may reach a limit: take the first k
     chosen = chosen & (place < tl.load(column + 4 * parts))
     place += tl.load(column + 3 * parts)
     tl.store(indices + place, at, mask=chosen)

@@ -1,5 +1,5 @@
 """Random subsets on a GPU: the kernels of `coding/selecting/subsets.py`. A subset is the first
-distinct positions in drawing order: most likely enough are drawn, and a stable sort finds repeated
+distinct positions in drawing order: usually enough are drawn, and a stable sort finds repeated
 ones. The host waits once, for the number of elements taken."""
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def _draw_pieces(
     owner, first, last = pieces.T
     n, total = last - first, int(counts.sum())
     drawn, others = loops.fewer(pieces, counts), 2 * counts > n
-    # m draws leave a share exp(-m / n); six standard deviations more
+    # m draws miss a share exp(-m / n); add six standard deviations
     expected = -n * np.log1p(-drawn / n)
     known = n, segments.begin[owner] + first, first, keys[owner], drawn, others
-    # a further try draws the same numbers first, so the subset is the same
+    # another try draws the same numbers first, so the subset is the same
     for more in itertools.count(1):
         draws = (expected + 6 * more * np.sqrt(expected + 1)).astype(np.int64) + 1
         draws[drawn == 0] = 0
         parts = parts_in_blocks(like, draws, *known, starts(draws))
         positions = like.new_empty(int(draws.sum()), dtype=torch.int64)
         launch_parts(_draw, parts, positions, BLOCK=BLOCK)
-        # pieces have positions of their own: one sort serves all
+        # pieces have disjoint positions, so one sort serves all
         ordered, order = positions.sort(stable=True)
         fresh = torch.ones_like(positions)
         fresh[order[1:]] = (ordered[1:] != ordered[:-1]).long()
@@ -47,7 +47,7 @@ def _draw_pieces(
         found = taken.nonzero().view(-1)
         if len(found) == total:
             return found
-    raise AssertionError  # counts do not end
+    raise AssertionError  # unreachable
 
 
 @triton.jit
@@ -64,11 +64,11 @@ def _draw(positions, table, parts, BLOCK: tl.constexpr):
 def _mark(
     positions, fresh, upto, taken, table, parts, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Mark the first distinct positions; of a complement, clear them."""
+    """Mark the first distinct positions; for a complement, clear them."""
     column, _, at, here = own_block(table, parts, BLOCK)
     start = tl.load(column + 8 * parts)
     here = here & (tl.load(fresh + start + at, mask=here, other=0) != 0)
-    before = tl.load(upto + start) - 1  # of the pieces before; a piece's first draw is fresh
+    before = tl.load(upto + start) - 1  # those of earlier pieces; a piece's first draw is fresh
     rank = tl.load(upto + start + at, mask=here, other=0) - before
     here = here & (rank <= tl.load(column + 6 * parts))
     position = tl.load(positions + start + at, mask=here, other=0)

@@ -1,1 +1,1 @@
-"""Methods that send shorter floating-point numbers."""
+"""Methods that send shorter floating-point formats."""

@@ -1,32 +1,32 @@
-"""Elements as numbers of 8 bits, each tensor with a float32 of its own: FP8 and dynamic 8-bit.
+"""FP8 and dynamic 8-bit: elements are sent in 8 bits, with a float32 scale per tensor.
 
 FP8: each tensor is multiplied by a power of two, 2^floor(log2(F / max|g|)) with F the format's
-largest number, which brings its largest element just inside the range without rounding, and is then
-rounded to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error below 2^-4) or E5M2
-(F = 57344: below 2^-3, but 2^14 times further down). Below the smallest normal number the error is
-absolute: 2^-10 (E4M3) or 2^-17 (E5M2) over the scale.
+largest number, which brings its largest element into the range without rounding. It is then rounded
+to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error below 2^-4) or E5M2 (F = 57344:
+below 2^-3, but the range reaches 2^14 times further down). Below the smallest normal number the
+error is absolute: 2^-10 (E4M3) or 2^-17 (E5M2) over the scale.
 
-Dynamic 8-bit: a byte of a sign, a decimal exponent of varying width and a fraction, for an element
-over its tensor's largest magnitude. Of seven magnitude bits the position of the leading one gives
-the power of ten, and the bits behind it cut that decade evenly:
+Dynamic 8-bit: an element divided by its tensor's largest magnitude is coded as a sign, a decimal
+exponent of variable width and a fraction. Among the seven magnitude bits the position of the
+leading 1 gives the power of ten, and the bits after it divide that decade evenly:
 
     code 2^i + f, 0 <= f < 2^i, i = 0 … 6:  10^(i-6) (0.1 + 0.9 (f + 1/2) / 2^i);   code 0:  0
 
-Large elements have 64 steps a decade, small ones few, over seven orders of magnitude. An element
-becomes the nearest of the 255 values times the magnitude, in decade i within 0.45 * 10^(i-6) / 2^i
-of the largest magnitude.
+The top decade has 64 steps, lower ones fewer, over seven orders of magnitude. An element becomes
+the nearest of the 255 values times the largest magnitude; in decade i the error is at most 0.45 *
+10^(i-6) / 2^i of that magnitude.
 
-All-gather: every worker decodes all messages and adds up in float32, one rounding for each sender
-and its scale (FP8) or largest magnitude (dynamic). 8 n + 32 bits. Deterministic and biased.
+Messages are all-gathered; every worker decodes and adds them in float32. Bits: 8 n + 32.
+Deterministic and biased.
 
 Assumes that casts to FP8 saturate. Scales are limited to 2^126: a tensor whose largest element is
 below 2^-117 does not fill the range. A value of the tree is the middle of its interval; public
-codes differ there (another value for 1, or an uneven topmost decade). Ties go up.
+implementations differ (another value for 1, or an uneven top decade). Ties round up.
 
 Source: P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433; H. Peng et
-al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313 (shared scale and sums in
-8 bits, which are left out); T. Dettmers, "8-Bit Approximations for Parallelism in Deep Learning",
-ICLR 2016, arXiv:1511.04561 (dynamic tree quantization).
+al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313 (its shared scale and
+8-bit sums are left out); T. Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR
+2016, arXiv:1511.04561 (dynamic tree quantization).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from gcsim.errors import InputError
 
 FORMATS = {"e4m3": E4M3, "e5m2": E5M2}
 _FORMS: dict[int, Narrow | None] = {0: E4M3, 1: E5M2, 255: None}
-"""Formats by a frame's flags; None: the codes are the tree's."""
+"""Format by the frame's flags; None: dynamic tree."""
 
 
 class Dynamic8Bit(Compressor[P]):
@@ -83,7 +83,7 @@ class Dynamic8Bit(Compressor[P]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, vector: Tensor, layout: BucketLayout) -> Tensor:
-        """Number and codes of each tensor of a float32 `[layout.numel]`: uint8, framed."""
+        """Encode scale and codes of each tensor of a float32 `[layout.numel]`: uint8 frames."""
         segments, head = Segments.of(layout), Segments.of(layout).column(4)
         sizes = head + segments.length
         flags = next(flags for flags, form in _FORMS.items() if form is self.form)
@@ -119,7 +119,7 @@ class Fp8(Dynamic8Bit[Fp8Parameters]):
 
     @classmethod
     def properties(cls, parameters: Fp8Parameters) -> Properties:
-        """The error is half a unit in the last place of each element."""
+        """Return the properties; the error is half a unit in the last place of each element."""
         form = FORMATS[parameters.format]
 
         def bound(values: Tensor) -> float:
@@ -130,7 +130,7 @@ class Fp8(Dynamic8Bit[Fp8Parameters]):
 
 
 def error_bound(values: Tensor) -> float:
-    """Sum of the squares of half a step in each element's decade of the tree."""
+    """Return the sum of squares of half a step in each element's decade of the tree."""
     largest = float(largest_magnitudes(values, Segments.alone(values.numel())))
     if largest == 0:
         return 0.0
@@ -141,7 +141,7 @@ def error_bound(values: Tensor) -> float:
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * value, in place; `InputError` for a damaged or another message."""
+    """Add weight * value to `out` in place; `InputError` if the message is damaged or foreign."""
     segments, found = Segments.of(layout), read(message, layout, Codec.CAST)
     head, flags = segments.column(4), found.alike("flags")
     found.demand_sizes(head + segments.length)
@@ -154,7 +154,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 
 def _demand_numbers(flags: int, *patterns: int) -> None:
-    """Demand power-of-two scales and non-negative largest magnitudes, given as their bits."""
+    """Require power-of-two scales or non-negative largest magnitudes, given as bit patterns."""
     numbers = np.array(patterns, dtype=np.int32).view(np.float32)
     wrong = numbers < 0 if _FORMS[flags] is None else np.frexp(numbers)[0] != 0.5
     if wrong.any():

@@ -1,14 +1,14 @@
-"""A dense all-reduce in float16 or bfloat16: one cast before, the sum in 16 bits.
+"""Dense all-reduce in float16 or bfloat16: one cast, then a sum in 16 bits.
 
 Each worker divides its gradient by the number of workers in float32 and rounds to nearest even, in
-one pass; the sum runs in 16 bits. The relative error is 2^-11 (float16) or 2^-8 (bfloat16), for the
-cast and for each addition, deterministic and biased. float16 reaches from 2^-25 to 65504, bfloat16
-as far as float32.
+one pass; the sum is computed in 16 bits. The relative error of the cast and of each addition is
+2^-11 (float16) or 2^-8 (bfloat16), deterministic and biased. float16 has a range of 2^-25 to 65504,
+bfloat16 that of float32.
 
 PyTorch's hooks (`torch_fp16`, `torch_bf16`) cast before dividing. Dividing first rounds once
-instead of twice when the number of workers is no power of two, and admits elements above 65504 as
-long as the mean is not. Underflow is the same: below 2^-25 N nothing is left. Overflow before or in
-the sum is refused (`participation.py`), as for every sum in 16 bits.
+instead of twice if the number of workers is not a power of two, and permits elements above 65504 if
+the mean is not. Underflow is the same: elements below 2^-25 N are lost. Overflow before or in the
+sum is refused (`participation.py`), as for every 16-bit sum.
 
 Source: the formats of IEEE 754-2019 (binary16) and of D. Kalamkar et al., "A Study of BFLOAT16 for
 Deep Learning Training", 2019, arXiv:1905.12322; for gradients, PyTorch's fp16_compress_hook and

@@ -1,17 +1,17 @@
-"""INCEPTIONN: every value takes 0, 8, 16 or 32 bits, as its size and an error bound ask.
+"""INCEPTIONN: every value takes 0, 8, 16 or 32 bits, depending on its size and an error bound.
 
-With the bound 2^-b, a tag of 2 bits says which of four forms a value v has:
+With the bound 2^-b, a tag of 2 bits gives the form of a value v:
 
     0   |v| < 2^-b             nothing: decodes to zero
     1   |v| < 2^-floor(b/2)    8 bits: sign and 7 bits of |v| behind the point from 2^-floor(b/2) on
     2   |v| < 1                16 bits: sign and 15 bits of |v| behind the point
     3   |v| >= 1               the float32 as it is
 
-Bits are cut off, so that a network interface needs no adder: biased towards zero. Errors are below
-2^-b, 2^-(7 + floor(b/2)) in form 1, 2^-15 in form 2. Tags travel, then the values of each form.
+Values are truncated (biased towards zero), so that a network interface needs no adder. Errors: less
+than 2^-b, 2^-(7 + floor(b/2)) in form 1, 2^-15 in form 2. Tags come first, then each form's values.
 
-Assumes that form 1 begins at the upper end of its range, not at 1 as in public code, which errs by
-up to 2^-7. Workers all-gather; in the paper each hop of a ring compresses. Works in host memory.
+Form 1 is scaled to the end of its range, not to 1 as in public code, whose error reaches 2^-7.
+Workers all-gather; in the paper each hop of a ring compresses. Runs on the host.
 
 Source: Y. Li et al., "A Network-Centric Hardware/Algorithm Co-Design to Accelerate Distributed
 Training of Deep Neural Networks", MICRO 2018, doi 10.1109/MICRO.2018.00023.
@@ -34,10 +34,10 @@ from gcsim.compressors.meter import kernel
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Column, Segments
 
-MAX_BOUND = 14  # ceil(b / 2) must not be above the 7 bits of form 1
+MAX_BOUND = 14  # ceil(b / 2) must not exceed the 7 bits of form 1
 _KINDS = "u1", "<u2", "<f4"
 _FORMS = (np.arange(256)[:, None, None] >> [[0], [2], [4], [6]] & 3 == [1, 2, 3]).sum(axis=1)
-"""Values of 1, 2 and 4 bytes that a byte of tags has: `[256, 3]`."""
+"""Number of values with 1, 2 and 4 bytes for each possible byte of tags: `[256, 3]`."""
 
 
 class InceptionnParameters(CompressorParameters):
@@ -45,7 +45,7 @@ class InceptionnParameters(CompressorParameters):
 
 
 class Inceptionn(Compressor[InceptionnParameters]):
-    """Values cut to 0, 8, 16 or 32 bits under an error bound."""
+    """Truncates values to 0, 8, 16 or 32 bits under an error bound."""
 
     about = About(
         title="INCEPTIONN",
@@ -75,7 +75,7 @@ class Inceptionn(Compressor[InceptionnParameters]):
 
 @kernel("gather_scatter", name="truncated.cut")
 def cut(values: Tensor, segments: Segments, bound: int) -> tuple[Tensor, Column, Column]:
-    """(bodies of frames of flat float32, uint8; bytes of each; values of each that travel)."""
+    """Return (bodies of flat float32, uint8; bytes of each body; number of values sent in each)."""
     given, bodies, sent = array(values), [], []
     limits = np.array((0.5**bound, 0.5 ** (bound // 2), 2.0 ** (7 + bound // 2)), dtype=np.float32)
     for begin, n in segments.table.tolist():
@@ -90,7 +90,7 @@ def cut(values: Tensor, segments: Segments, bound: int) -> tuple[Tensor, Column,
 
 @kernel("gather_scatter", updates=("out",), name="truncated.add_cut")
 def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out (float32 `[numel]`) += weight * the values of a message; `InputError` if damaged."""
+    """Add weight * a message's values to `out` (float32 `[numel]`); `InputError` if damaged."""
     found, data = read(message, layout, Codec.INCEPTIONN), array(message)
     bound, (begins, length) = found.alike("flags"), layout.table.T
     tags = packed_bytes(length, 2)
@@ -106,7 +106,7 @@ def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -
             ends = np.cumsum(counts * (1, 2, 4))
             if ends[2] != rest.size or counts.sum() != sent:
                 raise damaged(f"{size} bytes of {sent} values, the tags ask for {counts.tolist()}")
-            # aligned, and with four bytes more, which are read and not used
+            # aligned copies with four more bytes, which are read but not used
             parts = (part.tobytes() + bytes(4) for part in np.split(rest, ends[:2]))
             short, middle, whole = map(np.frombuffer, parts, _KINDS)
             _add(own, short, middle, whole, scales, target[begin : begin + n])
@@ -119,7 +119,7 @@ def _cut(
     low, high, scale8 = limits
     for i in range(values.size):
         size, sign, tag = abs(values[i]), np.uint32(values[i] < 0), 0
-        if not size < np.float32(1):  # NaN, too
+        if not size < np.float32(1):  # also true for NaN
             tag = 3
             form32[counts[3]] = values[i]
         elif size >= high:
@@ -135,9 +135,9 @@ def _cut(
 @loop
 def _add(tags: Any, form8: Any, form16: Any, form32: Any, scales: Any, out: Any) -> None:
     one = two = three = 0
-    for i in range(out.size):  # without branches, which nobody could predict
+    for i in range(out.size):  # without branches, which would be unpredictable
         tag = (tags[i // 4] >> np.uint8(2 * (i % 4))) & 3
-        # the next value of each form, also behind the last: buffers end in four bytes more
+        # load the next value of each form, even past the last: buffers have four extra bytes
         low, high, value = form8[one], form16[two], form32[three] * scales[2]
         short = np.float32(np.int32(low) & np.int32(127)) * scales[0]
         short = -short if low > 127 else short

@@ -1,10 +1,10 @@
 """Natural compression: random rounding to powers of two.
 
 An element v lies between two powers of two, lo <= |v| <= hi = 2 lo; it becomes sign(v) hi with
-probability (|v| - lo) / lo, the mantissa read as a fraction, else sign(v) lo: a random number is
-added to the mantissa's bits, and an overflow raises the exponent. Sign and exponent travel; workers
-all-gather and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = sum (|v| - lo)
-(hi - |v|) <= |v|^2 / 8; on Gaussian gradients .0817 |v|^2.
+probability (|v| - lo) / lo, which is the mantissa as a fraction, else sign(v) lo: a random number
+is added to the mantissa's bits, and an overflow increments the exponent. Sign and exponent are
+sent; workers all-gather and average the decoded values. No state. Unbiased, and E|Q(v) - v|^2 = sum
+(|v| - lo) (hi - |v|) <= |v|^2 / 8; on Gaussian gradients .0817 |v|^2.
 
 | bits | what travels                                                                       |
 |------|------------------------------------------------------------------------------------|
@@ -12,11 +12,11 @@ all-gather and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = s
 | 8    | sign (bit 7) and exponent + 109, 1 … 127, for 2^-108 … 2^18; 0 stands for zero:    |
 |      | what rounds to less becomes zero, what rounds to more 2^18                         |
 
-Random numbers have 16 bits, so that the probability is right to 2^-17. Below float32's normal
-range, 2^-126, lo is zero. With 9 bits finite numbers stay finite, at most 2^127; infinity stays,
-NaN becomes infinity.
+Random numbers have 16 bits, so the probability is accurate to 2^-17. Below float32's normal range,
+2^-126, lo is zero. With 9 bits finite numbers stay finite, at most 2^127; infinity is kept, NaN
+becomes infinity.
 
-Assumes that the two planes of 9 bits may follow each other; they are 9 n bits all the same.
+The 9 bits are sent as two planes, exponents and then signs; together they are still 9 n bits.
 
 Source: S. Horvath et al., "Natural Compression for Distributed Deep Learning", MSML 2022,
 arXiv:1905.10988; the 8-bit range is that of the code in sands-lab/grace.
@@ -68,7 +68,7 @@ class Natural(Compressor[NaturalParameters]):
 
     @classmethod
     def properties(cls, parameters: NaturalParameters) -> Properties:
-        """Unbiased with 9 bits; 8 bits lose what is outside of their range."""
+        """Return the properties; 8 bits are biased, since they lose what is out of range."""
         bits = parameters.bits
         return Properties(
             unbiased=bits == 9,
@@ -81,7 +81,7 @@ class Natural(Compressor[NaturalParameters]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame per tensor."""
+        """Encode a bucket's gradient: uint8, one frame per tensor."""
         me, layout, bits = self.worker, bucket.layout, self.parameters.bits
         keys = keys_of(layout, me.seed, step, "natural rounding", me.rank)
         segments = Segments.of(layout)
@@ -94,14 +94,14 @@ class Natural(Compressor[NaturalParameters]):
 
 
 def powers(segments: Segments, bits: int) -> tuple[Levels, Column]:
-    """(powers of two in so many bits; bytes of each body: exponents, then the signs of 9 bits)."""
+    """Return the levels for 8 or 9 bits, and the bytes of each body (9: exponents, then signs)."""
     length = segments.length
     sizes = length + packed_bytes(length, 1) if bits == 9 else length
     return Levels(kind=EXPONENTS if bits == 9 else POWERS, cells=segments.whole), sizes
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * power of two, in place; `InputError` for a damaged or another message."""
+    """Add weight * power of two to `out` in place; `InputError` if damaged or foreign."""
     segments, found = Segments.of(layout), read(message, layout, Codec.NATURAL)
     bits = found.alike("flags")
     if bits not in (8, 9):
@@ -112,8 +112,8 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 
 def rounding_error(values: Tensor, bits: int = 9) -> float:
-    """E|Q(v) - v|^2 of float32 `[n]`, elements below 2^127: with 9 bits sum (|v| - lo) (hi - |v|);
-    with 8 bits lo or hi is chosen first, then moved into the range of the codes."""
+    """Return E|Q(v) - v|^2 of float32 `[n]`, elements below 2^127: with 9 bits sum (|v| - lo) (hi -
+    |v|); with 8 bits lo or hi is chosen first, then clipped to the range of the codes."""
     magnitudes = np.abs(array(values)).astype(np.float64)
     _, exponents = np.frexp(magnitudes)
     low = np.where(magnitudes < 2.0**-126, 0.0, np.ldexp(1.0, exponents - 1))

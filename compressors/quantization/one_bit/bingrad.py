@@ -1,27 +1,27 @@
-"""BinGrad: each element travels as one bit, and a bucket's two levels have the least error.
+"""BinGrad: one bit per element, and two levels per bucket chosen for the least error.
 
 BinGrad-b. Per bucket: b0 = mean, low = mean of the elements below b0, high = mean of the others;
-the bit of v says v >= b0. Both means are the best levels for this b0, and the decoded bucket keeps
-its mean. The error is the variance within the two classes, at most the bucket's variance, for
-N(0, 1) 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. Payload: 1 bit
-an element, 64 per bucket.
+the bit of v is v >= b0. The means are the best levels for this b0, and the decoded bucket keeps its
+mean. The error is the variance within the two classes: at most the bucket's variance, and 1 - 2 /
+pi = .363 of the energy for N(0, 1). Deterministic, so each element is biased. Payload: 1 bit per
+element and 64 per bucket.
 
-BinGrad-pb: two symmetric levels ±b of least error, unbiased between them. An element with |v| <= b
-becomes b with probability (v + b) / 2b, else -b; larger ones saturate, hence a bias. The cost, the
-sum of b^2 - v^2 inside and (|v| - b)^2 outside, is least for
+BinGrad-pb: two symmetric levels ±b with the least error, unbiased between them. An element with |v|
+<= b becomes b with probability (v + b) / 2b, else -b; larger elements saturate, hence a bias. The
+error, the sum of b^2 - v^2 inside and (|v| - b)^2 outside, is least for
 
     b D = sum of |v| over the elements with |v| >= b          (D elements in the bucket),
 
-whose left side grows with b and whose right side falls: N(0, 1) has b = .647 and an error of .454
-of its energy. Halving brackets the zero: a lower end moves up to (right side) / D, an upper end
-down to it, in at most 24 passes over a bucket. Payload: 1 bit per element and 32 per bucket.
+whose left side grows with b and whose right side falls: for N(0, 1), b = .647 and the error is .454
+of the energy. Bisection finds b: a lower end moves up to (right side) / D, an upper end down to it,
+in at most 24 passes over a bucket. Payload: 1 bit per element and 32 per bucket.
 
 With `clip` = c elements are first clipped to c standard deviations of their bucket. No state.
 
-Assumes b0 = mean, as the paper does "for ease of implementation", where its condition asks for the
-middle of the two levels; an empty class's level is b0. For BinGrad-pb elements are symmetric about
-zero, as in the paper; where the sum jumps across b D, b is that place, to 2^-22. Frames:
-`coding/one_bit/binary.py`.
+b0 is the mean, as the paper has it "for ease of implementation", although its condition asks for
+the middle of the two levels; the level of an empty class is b0. BinGrad-pb assumes elements
+symmetric about zero, as in the paper; if the sum jumps across b D, b is the place of the jump, to
+2^-22. Frames: `coding/one_bit/binary.py`.
 
 Source: A. Xu, Z. Huo, H. Huang, "Optimal Gradient Quantization Condition for
 Communication-Efficient Distributed Training", arXiv:2002.11082, Algorithm 2 and equations 14 (whose
@@ -64,7 +64,7 @@ class BinGradB(Compressor[BinGradParameters]):
 
     @classmethod
     def properties(cls, parameters: BinGradParameters) -> Properties:
-        """The error is exactly that of the levels."""
+        """Return the properties; the error is exactly that of the levels."""
 
         def error(values: Tensor) -> float:
             cells = Segments.alone(values.numel()).cells(parameters.bucket)
@@ -75,7 +75,7 @@ class BinGradB(Compressor[BinGradParameters]):
 
     @classmethod
     def _error(cls, values: Tensor, coded: Tensor, cells: Cells, at: Tensor) -> float:
-        """The sum of squares within the classes, about the levels of each element's cell `at`."""
+        """Return the sum of squared distances to the levels of each element's cell `at`."""
         thresholds, lows, highs = class_means(coded, cells)
         decoded = torch.where(coded >= thresholds[at], highs[at], lows[at])
         return float((values.double() - decoded.double()).square().sum())
@@ -102,7 +102,7 @@ class BinGradPb(BinGradB):
 
     @classmethod
     def _error(cls, values: Tensor, coded: Tensor, cells: Cells, at: Tensor) -> float:
-        """b^2 - v^2 inside, (|v| - b)^2 outside, and clipping."""
+        """Return the sum of b^2 - v^2 inside and (|v| - b)^2 outside, plus the clipping error."""
         bounds = optimal_bounds(coded, cells)[at].double()
         means = torch.minimum(torch.maximum(coded.double(), -bounds), bounds)
         return float((bounds.square() - means.square() + (means - values).square()).sum())
@@ -114,7 +114,7 @@ class BinGradPb(BinGradB):
 
 
 def _clipped(values: Tensor, cells: Cells, clip: float | None) -> Tensor:
-    """The values, with cells clipped to `clip` standard deviations in a copy."""
+    """Return the values, or a copy whose cells are clipped to `clip` standard deviations."""
     if clip is not None:
         clip_to_spread(values := values.clone(), cells, clip)
     return values
@@ -124,7 +124,7 @@ def message_of(
     values: Tensor, cells: Cells, flags: int, lines: Tensor, levels: Tensor,
     keys: NDArray[np.uint64] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The message of `levels`, float32 `[1 or 2, cells]`, of kind `flags`, then of `put_bits`."""
+    """Encode `levels`, float32 `[1 or 2, cells]`, of kind `flags`, followed by `put_bits`."""
     segments, head = cells.segments, 4 * cells.count
     many = len(levels)
     sizes = many * head + packed_bytes(segments.length, 1)
@@ -138,8 +138,8 @@ def message_of(
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`. Raises
-    `InputError` for a damaged message, or one of another layout."""
+    """Add weight * decoded message to `out`, float32 `[layout.numel]`, in place. Raises
+    `InputError` if the message is damaged or has another layout."""
     segments, found = Segments.of(layout), read(message, layout, Codec.BINARY)
     flags, size = found.alike("flags"), found.alike("params")
     if size < 1 or flags not in (TWO_LEVELS, SYMMETRIC):

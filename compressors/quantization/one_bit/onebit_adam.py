@@ -1,9 +1,9 @@
-"""1-bit Adam: Adam's momentum travels as signs once its variance is good enough to keep.
+"""1-bit Adam: after a warm-up Adam's variance is frozen, and its momentum is sent as signs.
 
-Warm-up, steps before `freeze_step`: the gradients are averaged in full (all-reduce of float32),
-m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, update m / (sqrt(v) + eps).
+Warm-up, steps before `freeze_step`: the float32 gradients are all-reduced, m = b1 m + (1 - b1) g, v
+= b2 v + (1 - b2) g^2, update m / (sqrt(v) + eps).
 
-Afterwards v stays. m is the same on all workers; with N of them and n elements in the bucket:
+Afterwards v is frozen. m is the same on all workers; with N workers and n elements in the bucket:
 
 1. worker: a = b1 m + (1 - b1) g + e; signs and one scale of a; e = a - decoded;
 2. all-to-all: the signs are cut into N chunks of whole bytes; the owner of a chunk averages what it
@@ -11,24 +11,24 @@ Afterwards v stays. m is the same on all workers; with N of them and n elements 
 3. all-gather of the N coded chunks: together they are the new m; update m / (sqrt(v) + eps).
 
 Scale: the root mean square of a (`rms`, as in the authors' code), or mean |a|. |Q(a) - a|^2 is
-2 |a|^2 - 2 |a| |a|_1 / sqrt(n) for the first, |a|^2 - |a|_1^2 / n for the second, both exactly:
-N(0, 1) .404 and .363 of |a|^2, log-normal .842 and .665. Biased. State: m, v and the worker's error
-(n each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners, its own part
-included, and as an owner n / N + 32 to all; chunks are rounded up to a multiple of 8 elements.
+exactly 2 |a|^2 - 2 |a| |a|_1 / sqrt(n) for the first and |a|^2 - |a|_1^2 / n for the second: .404
+and .363 of |a|^2 for N(0, 1), .842 and .665 for log-normal a. Biased. State: m, v and the worker's
+error (n each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners
+(including itself) and, as an owner, n / N + 32 bits to all; chunks are rounded up to a multiple of
+8 elements.
 
-The update is m / (1 - b1), the counterpart of SGD's momentum buffer (`momentum`), so that the
-quality is that of the compression alone; the optimiser then divides by its frozen sqrt(v) + eps.
-With `update` "adam" it is Adam's direction, comparable with dense SGD by its cosine only (Adam's
-division included).
+The update is m / (1 - b1), which corresponds to SGD's momentum buffer (`momentum`), so that its
+quality shows only the compression; the optimiser then divides by its frozen sqrt(v) + eps. With
+`update` "adam" it is Adam's direction; only its cosine is comparable with dense SGD.
 
-A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v: it is then the
-square of the first delivered mean gradient, m / (1 - b1), equal on all workers at no cost.
+A run that starts at `freeze_step` (`warmup_steps`, as simulations do) has no v; it then uses the
+square of the first delivered mean gradient, m / (1 - b1), which is equal on all workers at no cost.
 
-Assumes one scale per bucket (the authors' code: one a flattened parameter group) and no bias
-correction, as in their code and algorithm. The padding of the last chunks is neither in a scale nor
-in an error, unlike theirs. The bit of zero says positive: a momentum that is always zero (rows of
-an embedding that are never used) does not stay so, unlike with the mask of their code. Errors
-re-enter through the momentum's recursion: the sum of the updates is not conserved.
+Assumes one scale per bucket (the authors' code: one per flattened parameter group) and no bias
+correction, as in their code and algorithm. The padding of the last chunks affects neither scale nor
+error, unlike theirs. Zero is sent as positive: a momentum that is always zero (unused rows of an
+embedding) does not stay zero without their code's mask. Errors re-enter through the momentum, so
+the sum of the updates is not conserved.
 
 Source: H. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
 Convergence Speed", ICML 2021, arXiv:2102.02888, Algorithm 1; DeepSpeed, runtime/fp16/onebit/adam.py
@@ -100,7 +100,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 
     @classmethod
     def properties(cls, parameters: OneBitAdamParameters) -> Properties:
-        """Adam's direction is not to be compared with a gradient."""
+        """Return the properties; Adam's direction cannot be compared with a gradient."""
         if parameters.update == "adam":
             return Properties(scale_free=True)
         norm = parameters.scale
@@ -139,11 +139,11 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         return m / v.sqrt().add_(p.epsilon)
 
     def _compressed(self, bucket: Bucket, m: Tensor) -> Tensor:
-        """The update from `m` after its exchange."""
+        """Return the update, given `m` after its exchange."""
         p, index, divisors = self.parameters, bucket.layout.index, self.state["divisor"]
         if p.update == "momentum":
             return m / (1 - p.beta1)
-        if index not in divisors:  # sqrt(v) + eps takes the variance's place
+        if index not in divisors:  # sqrt(v) + eps replaces the variance
             v = self.state["variance"].pop(index, None)
             root = m.abs().div_(1 - p.beta1) if v is None else v.sqrt_()
             divisors[index] = root.add_(p.epsilon)
@@ -158,7 +158,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 
 
 def chunks_of(n: int, count: int) -> BucketLayout:
-    """`count` equal chunks of whole bytes of signs, together n elements or more."""
+    """Return `count` equal chunks of whole bytes of signs that cover at least n elements."""
     size = 8 * -(-n // (8 * count))
     return BucketLayout(
         index=0,
@@ -170,16 +170,16 @@ def chunks_of(n: int, count: int) -> BucketLayout:
 
 
 def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) -> None:
-    """Overwrite the whole vector, float32 `[n]`, by its chunks."""
+    """Overwrite the whole vector, float32 `[n]`, with the decoded chunks."""
     add_chunks(joined(parts), chunks, out, 1.0, overwrite=True)
 
 
 def add_chunks(
     message: Tensor, chunks: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
-    """out += weight * scale * sign, in place, or with `overwrite` out = that; `out` is float32
-    `[n]`, perhaps shorter than the chunks. Raises `InputError` for a damaged message, or one that
-    is not a frame for each chunk (a scale, float32, and bits)."""
+    """Add weight * scale * sign to `out` in place, or `overwrite` it; `out` is float32 `[n]` and
+    may be shorter than the chunks. Raises `InputError` if the message is damaged or is not one
+    frame per chunk (a scale, float32, and bits)."""
     found, whole = read(message, chunks, Codec.SIGN_BLOCK), Segments.of(chunks)
     size = whole.length // 8
     found.demand_sizes(4 + size)

@@ -1,22 +1,22 @@
-"""1-bit SGD: each element travels as one bit, and what is lost is added to the next step.
+"""1-bit SGD: one bit per element, and the error is added to the next gradient.
 
-a = g + e. Each column of a matrix has two levels; an element's bit says a >= 0, and decodes to the
-mean of the column's elements on its side (0 where there are none); e = a - decoded, the variance
-within the two classes.
+a = g + e. Each column of a matrix has two levels; an element's bit is a >= 0 and decodes to the
+mean of the column's elements with the same bit (0 if there are none); e = a - decoded, whose energy
+is the variance within the two classes.
 
 Aggregation by stripes, as published: worker q owns the q-th of N stripes of columns of each matrix.
-An all-to-all brings it everybody's bits of its stripe; it averages them, adds its own error, codes
-the result in the same way and keeps the error; an all-gather of the N coded stripes gives the
+It receives all workers' bits of its stripe in an all-to-all, averages them, adds its own error,
+codes the result in the same way and keeps the error; an all-gather of the N coded stripes gives the
 update.
 
 A tensor of shape (a, b, …) is a matrix of a rows and b * … columns; a vector is one column. Stripes
-have ceil(columns / N) columns, beyond the matrix zeros, so that messages are equally long.
+have ceil(columns / N) columns, padded with zeros, so that messages have equal lengths.
 
-Payload: 1 bit per element and 64 per column, for stripes there and (its N-th part a worker) back.
+Payload: 1 bit per element and 64 per column for the stripes, and an N-th of that for the answer.
 State: error (n); an owner's error (n / N). Biased; with error feedback nothing is lost.
 
-Assumes that the decoded stripes are averaged where the paper adds them up: the levels scale with
-the values. CNTK pads each column to words of 32 bits; here bits are not padded.
+Decoded stripes are averaged; the paper adds them up, which only scales the levels. CNTK pads each
+column to words of 32 bits; here bits are not padded.
 
 Source: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, "1-Bit Stochastic Gradient Descent and its
 Application to Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014.
@@ -59,7 +59,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: OneBitSgdParameters) -> Properties:
-        """Known for no more than one column."""
+        """Return the properties; the error is known only for a single column."""
 
         def error(values: Tensor) -> float:
             left, n = values.clone(), np.array([values.numel()])
@@ -79,7 +79,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         owned = self.state["owned"] if feedback else {}
         if (total := owned.get(layout.index)) is None:
             total = bucket.gradient.new_zeros(int((own.rows * own.columns).sum()))
-            owned[layout.index] = total  # loss of coding the stripes, one tensor after the other
+            owned[layout.index] = total  # error of coding the stripes, tensor by tensor
         for message in received:
             add_decoded(message, layout, total, 1.0 / count, stripes=own.stripes)
         (message,) = self._encode(total, own, layout, layout)
@@ -88,7 +88,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return fill_once(_write_all, answers, update, frames_of_all, matrices.stripes)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """Its error, and N times its error as an owner."""
+        """Return the worker's error, plus N times its error as an owner."""
         if not self.parameters.error_feedback:
             return None
         held, owned = (
@@ -108,7 +108,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return held
 
     def _matrices(self, layout: BucketLayout) -> tuple[Matrices, BucketLayout]:
-        """(the bucket's tensors as matrices, the tensors of the frames of all owners)."""
+        """Return (the bucket's tensors as matrices, the tensors of all owners' frames)."""
         count = self.worker.count
         known: dict[Any, tuple[Matrices, BucketLayout]] = layout.facts
         if (key := (OneBitSgd, count)) not in known:
@@ -128,7 +128,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
 
 def matrices_of(layout: BucketLayout, count: int) -> Matrices:
-    """A bucket's tensors in `count` stripes each."""
+    """Divide each of a bucket's tensors into `count` stripes."""
     rows, columns = np.array([matrix_shape(p) for p in layout.slices], dtype=np.int64).T
     return Matrices(rows, columns, Segments.of(layout).begin, count)
 
@@ -137,9 +137,9 @@ def encoded(
     values: Tensor, matrices: Matrices, tensors: Segments, *, keep_error: bool,
     added: Tensor | None = None, part: Segments | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """A message for each owner of stripes, of `values`, or of values + `added`, flat float32 of the
-    matrices. With `keep_error` `values` become the error. `tensors` is the table of all frames'
-    tensors, `part` one message's."""
+    """Encode a message for each owner of stripes, of `values` or values + `added`, flat float32 of
+    the matrices. With `keep_error` `values` become the error. `tensors` is the table of all frames'
+    tensors, `part` that of one message."""
     stripes = matrices.stripes
     head = 4 * stripes.width
     sizes = 2 * head + stripes.sizes
@@ -155,9 +155,9 @@ def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, stripes: Stripes,
     overwrite: bool = False,
 ) -> None:  # fmt: skip
-    """out += weight * decoded message, in place, or with `overwrite` out = that; `out` is the
-    vector of the matrices. The message has a frame for each stripe, of the tensors of the layout.
-    Raises `InputError` when it is damaged or of another layout."""
+    """Add weight * decoded message to `out` (the vector of the matrices) in place, or `overwrite`
+    it. The message has one frame per stripe, for the tensors of the layout. Raises `InputError` if
+    it is damaged or has another layout."""
     found, sent = read(message, layout, Codec.BINARY), stripes.elements.length
     if found.flags.any() or found.params.any() or (found.nonzero != sent).any():
         raise damaged(f"{found.nonzero.tolist()} elements of stripes, not {sent.tolist()}")
@@ -172,5 +172,5 @@ def add_decoded(
 def _write_all(
     answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, stripes: Stripes
 ) -> None:
-    """Decode the answers of all owners, in order: the frames of all stripes."""
+    """Decode the answers of all owners in order: the frames of all stripes."""
     add_decoded(joined(answers), layout, out, 1.0, stripes=stripes, overwrite=True)

@@ -2,25 +2,25 @@
 
     Q(v) = (|v|_1 / n) sign(v),    |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n    exactly.
 
-The scale, mean |v| of a tensor or of a block of it, is the best for given signs. Q contracts by
-|v|_1^2 / (n |v|^2), between 1 / n and 1 (N(0, 1): 2 / pi, an error of .363; more uneven magnitudes
-give a larger error). Biased. A payload holds one float32 per tensor or block, and n bits. The bit
-of zero says positive: an all-zero tensor has scale zero; a zero among others does not stay zero.
+The scale, mean |v| of a tensor or of a block of it, is optimal for given signs. Q is a contraction
+with |v|_1^2 / (n |v|^2), between 1 / n and 1 (N(0, 1): 2 / pi, an error of .363; less even
+magnitudes give a larger error). Biased. A payload holds one float32 per tensor or block, and n
+bits. Zero is sent as positive: an all-zero tensor has scale zero; a zero among other values
+changes.
 
-`ScaledSign` sends Q(g). `EfSignSgd` adds the last error: p = g + e, Q(p) travels, e = p - Q(p);
-state: n floats (p, from which e follows). The update is the mean of all-gathered messages.
+`ScaledSign` sends Q(g). `EfSignSgd` adds the last error: p = g + e, sends Q(p), e = p - Q(p);
+state: n floats (p, from which e follows). The update is the mean of the all-gathered messages.
 
-`EfBlockSgdm`, both directions in the same code. Worker: momentum u = m u + g, Nesterov direction
-plus error p = g + m u + e; Q(p) travels. Server: the mean of the messages plus its own error, q, is
-coded in the same way, e_s = q - Q(q), and every worker applies Q(q) in the place of a momentum-SGD
+`EfBlockSgdm` codes both directions alike. Worker: momentum u = m u + g, Nesterov direction plus
+error p = g + m u + e; it sends Q(p). Server: q, the mean of the messages plus the server's error,
+is coded in the same way, e_s = q - Q(q), and every worker applies Q(q) in place of a momentum-SGD
 direction. Without a server each worker serves a stripe of the elements, as in DeepSpeed's 1-bit
-Adam; where a stripe's end cuts a block, its further scale is not counted. The authors' code has
-rank 0 serve, over broadcasts (`servers: 1`). The server's error is in worker 0's object, whose
-callable the driver runs.
+Adam; if a stripe ends inside a block, the additional scale is not counted. In the authors' code
+rank 0 serves, with broadcasts (`servers: 1`). Worker 0's object holds the server's error.
 
-Assumes that errors are kept of gradients, where the papers keep them of learning rate times
-gradient (rescaled by lr_{t-1} / lr_t in the second one): with a constant rate the two are the same.
-Weight decay is the optimiser's. Blocks are whole tensors unless `block_elements` cuts them.
+Errors are those of gradients; the papers' are those of learning rate times gradient (rescaled by
+lr_{t-1} / lr_t in the second one). With a constant rate the two are the same. Weight decay is the
+optimiser's. Blocks are whole tensors unless `block_elements` cuts them.
 
 Source: S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, "Error Feedback Fixes SignSGD and other
 Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction); S.
@@ -121,7 +121,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
     @classmethod
     def properties(cls, parameters: EfBlockSgdmParameters) -> Properties:
-        """The first direction is 1 + m gradients long."""
+        """Return the properties; the first direction has 1 + m times the gradient's length."""
         most, gain = parameters.block_elements, 1.0 + parameters.momentum
         return Properties(
             error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
@@ -132,7 +132,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         return parameters.momentum, True
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        """The server's error counts for all workers."""
+        """Return the worker's error plus its share of the server's."""
         cells = cells_of(bucket, self.parameters.block_elements)
         error = self._memory.error(bucket, cells)
         return error.add_(self._server.error(bucket, cells), alpha=self.worker.count)
@@ -146,7 +146,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         )
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
-            """The mean plus the server's error, coded; the error is kept."""
+            """Encode the mean plus the server's error; keep the new error."""
             return self._server.encode(index, mean_of(payloads, bucket, self.worker.count), cells)
 
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
@@ -154,19 +154,19 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
 
 class SignMemory:
-    """Sign coding with a memory of its error, by bucket: the vector p that was coded last and its
-    scales, from which the error p - Q(p) follows (`coding.one_bit.signs`)."""
+    """Sign coding with error memory, by bucket: it keeps the last coded vector p and its scales,
+    from which the error p - Q(p) follows (`coding.one_bit.signs`)."""
 
     def __init__(self) -> None:
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
-        """Vector p of each bucket, and its scales."""
+        """Vector p of each bucket and its scales."""
 
     def encode(
         self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
         part: Segments | None = None, **mixing: Any,
     ) -> Tensor:  # fmt: skip
-        """The message of a bucket's values plus the last error. One tensor may be cut into equal
-        pieces, the frames of `tensors`; for `part` see `frames`, for `mixing` `fold_signs`."""
+        """Encode a bucket's values plus the last error. A single tensor may be cut into equal
+        pieces, the frames of `tensors`; `part` as in `frames`, `mixing` as in `fold_signs`."""
         if index not in self.kept:
             self.kept[index] = torch.zeros_like(values), _no_scales(values, cells)
         coded, scales = self.kept[index]
@@ -176,14 +176,14 @@ class SignMemory:
         return message
 
     def error(self, bucket: Bucket, cells: Cells) -> Tensor:
-        """Current error: float32 `[n]`, a fresh tensor."""
+        """Return the current error: float32 `[n]`, a new tensor."""
         if kept := self.kept.get(bucket.layout.index):
             return lost_by(*kept, cells)
         return torch.zeros_like(bucket.gradient)
 
 
 def cells_of(bucket: Bucket, most: int | None = None) -> Cells:
-    """Cells of a bucket that share a scale: blocks of at most `most` elements, or tensors."""
+    """Return the cells that share a scale: blocks of at most `most` elements, or tensors."""
     return Segments.of(bucket.layout).even_cells(most)
 
 
@@ -194,11 +194,11 @@ def _no_scales(like: Tensor, cells: Cells) -> Tensor:
     return like.new_zeros(cells.total)
 
 
-# --- messages: one frame a tensor, float32 scales and then bits ------------------------------
+# --- messages: one frame per tensor, float32 scales and then bits ----------------------------
 
 
 def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
-    """The message of a float32 `[layout.numel]`: uint8; blocks of at most `most` elements."""
+    """Encode a float32 `[layout.numel]` in blocks of at most `most` elements: uint8."""
     return _message(vector, Segments.of(layout).even_cells(most))[0]
 
 
@@ -206,7 +206,7 @@ def _message(
     values: Tensor, cells: Cells, tensors: Segments | None = None, part: Segments | None = None,
     **memory: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(the message; the scales of all blocks, float32); for `memory` see `fold_signs`."""
+    """Return (the message; the scales of all blocks, float32); `memory` as in `fold_signs`."""
     pieces, head = tensors is not None, 4 * cells.count
     tensors = tensors or cells.segments
     head = tensors.column(4) if pieces else head
@@ -217,7 +217,7 @@ def _message(
 
 
 def mean_of(received: Iterable[Tensor], bucket: Bucket, count: int) -> Tensor:
-    """Mean of `count` messages, or of the one: float32 `[n]`; decoded when iterated over."""
+    """Return the mean of `count` messages, or of the only one: float32 `[n]`."""
     return fill_once(_write_mean, received, torch.empty_like(bucket.gradient), bucket.layout, count)
 
 
@@ -230,9 +230,9 @@ def _write_mean(received: Iterable[Tensor], out: Tensor, layout: BucketLayout, c
 def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
-    """out += weight * scale * sign, in place, or with `overwrite` out = that; `out` is float32
-    `[layout.numel]`. The number of scales determines blocks. `InputError` for damage or another
-    layout."""
+    """Add weight * scale * sign to `out`, float32 `[layout.numel]`, in place, or `overwrite` it.
+    Blocks follow from the number of scales. Raises `InputError` if the message is damaged or has
+    another layout."""
     segments, found = Segments.of(layout), read(message, layout, Codec.SIGN_BLOCK)
     n, sign_bytes = segments.length, packed_bytes(segments.length, 1)
     blocks = (found.size - sign_bytes) // 4
@@ -251,8 +251,8 @@ def add_decoded(
 def sign_error(
     vector: Tensor, most: int | None = None, gain: float = 1.0, norm: Norm = "mean_abs"
 ) -> float:
-    """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements: |v|^2 + n
-    s^2 - 2 s |v|_1 of each block, with the scale s times the gain."""
+    """Return |gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements: |v|^2 + n
+    s^2 - 2 s |v|_1 per block, where s is the scale times the gain."""
     error = 0.0
     for _, begin, end in Segments.alone(vector.numel()).even_cells(most).spans.tolist():
         block, n = vector[begin:end].double(), end - begin

@@ -1,16 +1,16 @@
 """signSGD and Signum: every element of the update is a majority vote of signs.
 
 Worker: the signs of the gradient (signSGD), or of its running average m = beta m + (1 - beta) g
-(Signum). Update: +1 where at least half of the workers say positive, else -1. Zero counts as
-positive, and so does a tie of an even number of workers.
+(Signum). Update: +1 if at least half of the workers have a positive sign, else -1. Zero counts as
+positive, and so does a tie.
 
-n bits to a server, which counts (bit planes, eight elements per byte) and returns n bits. Without a
-server each worker counts a stripe; the authors' code has rank 0 count, over broadcasts. State:
-Signum's m.
+A worker sends n bits to a server, which counts (in bit planes, eight elements per byte) and returns
+n bits. Without a server each worker counts a stripe; in the authors' code rank 0 counts, with
+broadcasts. State: m, in Signum only.
 
-Biased, without scale or memory: neither contraction nor unbiased. The update has the length sqrt(n)
-whatever the gradient's, so learning rates are around 1e-4, an all-zero gradient moves every
-parameter, and only the cosine measures quality (Signum's with the momentum buffer, m / (1 - beta)).
+Biased, without scale or memory, and not a contraction. The update has length sqrt(n) whatever the
+gradient's, so learning rates are around 1e-4, an all-zero gradient moves every parameter, and only
+the cosine measures quality (for Signum with the momentum buffer, m / (1 - beta)).
 
 Source: J. Bernstein, Y.-X. Wang, K. Azizzadenesheli, A. Anandkumar, "signSGD: Compressed
 Optimisation for Non-Convex Problems", ICML 2018, arXiv:1802.04434 (signSGD, Signum, majority vote);
@@ -69,7 +69,7 @@ class SignSgd(Compressor[P]):
         return fill_once(write_decoded, answer, update, layout)
 
     def _voted(self, bucket: Bucket) -> Tensor:
-        """The vector whose signs travel: float32 `[n]`; only read."""
+        """Return the vector whose signs are sent: float32 `[n]`. Do not modify it."""
         return bucket.gradient
 
 
@@ -97,7 +97,7 @@ class Signum(SignSgd[SignumParameters]):
 
 
 def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: Tensor) -> Tensor:
-    """Numbers of workers that say negative (`votes_of`); `InputError` for a damaged message."""
+    """Count the workers with a negative sign (`votes_of`); `InputError` if a message is damaged."""
     segments = Segments.of(layout)
     counts = votes_of(segments, count, like)
     for number, message in enumerate(messages):
@@ -109,12 +109,12 @@ def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: 
 
 
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
-    """The signs of a float32 `[layout.numel]`: uint8, one frame per tensor."""
+    """Encode the signs of a float32 `[layout.numel]`: uint8, one frame per tensor."""
     return _message(vector, layout, put_sign_bits, vector)
 
 
 def _message(like: Tensor, layout: BucketLayout, put: Callable[..., None], *given: Any) -> Tensor:
-    """The message of bits that `put(*given, segments, message, at)` writes."""
+    """Encode the bits that `put(*given, segments, message, at)` writes."""
     segments = Segments.of(layout)
     sizes = packed_bytes(segments.length, 1)
     message, at = frames(like, Codec.SIGN, segments, sizes, fixed=True)
@@ -123,13 +123,13 @@ def _message(like: Tensor, layout: BucketLayout, put: Callable[..., None], *give
 
 
 def bits_in(message: Tensor, layout: BucketLayout) -> Column:
-    """First byte of each tensor's bits; `InputError` for a damaged or another message."""
+    """Return the first byte of each tensor's bits; `InputError` if damaged or foreign."""
     found = read(message, layout, Codec.SIGN)
     found.demand_sizes(packed_bytes(Segments.of(layout).length, 1))
     return found.at
 
 
 def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
-    """Write the signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`. Raises
-    `InputError` for a damaged message, or one of another layout."""
+    """Write a message's signs as +1 and -1 into `out`, float32 `[layout.numel]`. Raises
+    `InputError` if the message is damaged or has another layout."""
     write_signs(out, Segments.of(layout), message, bits_in(message, layout))

@@ -1,1 +1,1 @@
-"""Methods that round each element at random to one of a few levels."""
+"""Methods that round each element stochastically to one of a few levels."""

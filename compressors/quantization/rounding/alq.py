@@ -1,27 +1,27 @@
-"""ALQ and AMQ: random rounding to a table that is fitted to the gradient at times.
+"""ALQ and AMQ: random rounding to a table of levels that is refitted to the gradient now and then.
 
-Elements travel as in NUQSGD: the norm of each bucket and a code of `bits` bits for one of the
-levels of a table. Every `update_every` steps, from step 0 on, the table is fitted to the
+Messages are as in NUQSGD: the norm of each bucket, and for each element a code of `bits` bits for a
+level of the table. Every `update_every` steps, from step 0 on, the table is fitted to the
 distribution F of the normalised elements r = v / norm, modelled by truncated normals on [-1, 1]:
-one of the pooled mean and within-bucket variance ("single"), or a mixture of one for each of the
-`components` buckets of largest norm, weighted by that norm ("mixture"). Unbiased whatever the
-table; the variance is sum (|v| - lo) (hi - |v|), levels times the norm, exactly.
+one with the pooled mean and within-bucket variance ("single"), or a mixture with one for each of
+the `components` buckets of largest norm, weighted by that norm ("mixture"). Unbiased with any
+table; the variance is exactly sum (|v| - lo) (hi - |v|), with lo, hi the levels times the norm.
 
-Workers agree by one small all-reduce of (sum of weights, weighted mean, weighted variance) for each
-component: the k-th largest buckets of all workers make the k-th component. All then fit the same
+Workers agree through one small all-reduce of (sum of weights, weighted mean, weighted variance) per
+component: the k-th largest buckets of all workers form the k-th component. All then fit the same
 table on the host, unmetered. Before the first fit it is exponential, p = 1/2.
 
 ALQ: coordinate descent on the expected variance, Psi = sum_j integral (l_{j+1} - r) (r - l_j) dF.
-Between fixed neighbours a and b the best place of a level is
+Between fixed neighbours a and b the best level is
 
     l = F^-1( F(b) - integral_a^b (r - a) / (b - a) dF ),
 
 level by level, `sweeps` times, from uniform, exponential and quantile tables; the best result is
-kept. Psi never grows. Symmetric tables hold zero: 2^bits - 1 levels, fitted to |r|; others 2^bits,
-free but for ±1.
+kept. Psi never grows. Symmetric tables contain zero: 2^bits - 1 levels, fitted to |r|; others have
+2^bits levels, all free except ±1.
 
 AMQ: the table is ±1, ±p, …, ±p^m (and 0 with `zero`); p is fitted by gradient descent on Psi. With
-A the distribution of |r|, and the levels ±p^m next to each other,
+A the distribution of |r|, and no level between ±p^m,
 
     Psi(p)  = sum_{j<m} integral_{p^{j+1}}^{p^j} (p^j - r) (r - p^{j+1}) dA
               + integral_0^{p^m} (p^{2m} - r^2) dA,
@@ -29,21 +29,20 @@ A the distribution of |r|, and the levels ±p^m next to each other,
               + 2 m p^{2m-1} A(p^m).
 
 With zero the last terms are integral_0^{p^m} (p^m - r) r dA and m p^{m-1} integral_0^{p^m} r dA.
-`epochs` steps of length `learning_rate` are made from .1, .2, …, .9 and from the present p; the
-best result is kept. m = 2^(bits-1) - 1, with zero 2^(bits-1) - 2.
+Descent makes `epochs` steps with rate `learning_rate` from .1, .2, …, .9 and from the current p;
+the best result is kept. m = 2^(bits-1) - 1, with zero 2^(bits-1) - 2.
 
-A fitted table is used where it is no worse. The model knows two moments of a few buckets and puts
-few levels where heavy-tailed gradients have their large elements: with 4 bits and buckets of 1024
-ALQ's has NMSE .038 on normal gradients, where the exponential one has .095, but .13 on Laplace's
-(.10) and .72 on cubes of normals (.10). So at each update a worker computes the error of both on
-its own gradient, exactly (`table_errors`, two passes), and each tensor is rounded to the better one
-until the next update. The frame's header says which.
+A fitted table is used only if it is not worse. The model knows two moments of a few buckets and
+puts few levels at the large elements of heavy-tailed gradients: with 4 bits and buckets of 1024
+ALQ's table has an NMSE of .038 on normal gradients (the exponential table .095), but .13 on Laplace
+gradients (.10) and .72 on cubed normals (.10). At each update a worker therefore computes the exact
+error of both on its own gradient (`table_errors`, two passes) and uses the better one for each
+tensor until the next update. The frame's header tells which.
 
-State: one table for each DDP bucket, one bit per tensor.
+State: a table per DDP bucket, a bit per tensor.
 
-Assumes the above average of statistics, which paper and code leave open; ALQ's closed form, where
-the published code descends by finite differences by default; a multiplier within .01 … .99. The
-paper has no choice between two tables: it uses the fitted one.
+Paper and code leave the averaging open. ALQ uses the closed form, the published code finite
+differences by default. Multipliers are within .01 … .99. The paper always uses the fitted table.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
 arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/).
@@ -85,7 +84,7 @@ _LEAST, _MOST = 0.01, 0.99
 
 
 class AdaptiveParameters(TableParameters):
-    """Hyper-parameters that ALQ and AMQ share."""
+    """Hyper-parameters of both ALQ and AMQ."""
 
     update_every: int = Field(
         1000, ge=1, description="steps between two fits of the levels, the first at step 0"
@@ -105,19 +104,19 @@ class AdaptiveLevels(Compressor[P]):
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
         self._levels: dict[int, Table] = {}
-        """Table of the last fit, by DDP bucket."""
+        """Last fitted table, by DDP bucket."""
         self._taken: dict[int, int] = {}
-        """Chosen table of each tensor: 0, the initial one, or 1, the fitted one."""
+        """Table in use for each tensor: 0 (initial) or 1 (fitted)."""
 
     @classmethod
     @abstractmethod
     def initial(cls, parameters: P) -> Table:
-        """The table before the first fit."""
+        """Return the table that is used before the first fit."""
 
     @classmethod
     @abstractmethod
     def fitted(cls, parameters: P, components: Numbers, before: Table) -> Table:
-        """Table for a distribution, rows of mean, sigma, weight; `before` is the current one."""
+        """Fit a table to a distribution: rows of mean, sigma, weight; `before` is the old table."""
 
     @classmethod
     def period(cls, parameters: P) -> int:
@@ -129,9 +128,9 @@ class AdaptiveLevels(Compressor[P]):
 
     @classmethod
     def properties(cls, parameters: P) -> Properties:
-        """Unbiased; the error is that of the table fitted to the tensor alone, or of the first one,
-        if less. Not called exact: much of it may come from jumps to the highest level that are too
-        rare for hundreds of trials."""
+        """Return the properties: unbiased; the error is that of the better of the first table and
+        the one fitted to this tensor. It is not called exact: much of it may come from jumps to the
+        highest level, too rare for hundreds of trials."""
 
         def error(values: Tensor) -> float:
             alone = Segments.alone(values.numel())
@@ -143,7 +142,7 @@ class AdaptiveLevels(Compressor[P]):
         return Properties(unbiased=True, error_bound=error)
 
     def levels_of(self, bucket: Bucket) -> Table:
-        """The table last fitted to a DDP bucket: float32, ascending from -1 to 1."""
+        """Return the table last fitted to a DDP bucket: float32, ascending from -1 to 1."""
         return self._levels.setdefault(bucket.layout.index, self.initial(self.parameters))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -168,7 +167,7 @@ class AdaptiveLevels(Compressor[P]):
 def _errors(
     values: Tensor, segments: Segments, tables: Sequence[Table], chosen: AdaptiveParameters
 ) -> Numbers:
-    """Error of each table on each tensor: float64 `[tables, tensors]`."""
+    """Return the error of each table on each tensor: float64 `[tables, tensors]`."""
     cells = segments.cells(chosen.bucket)
     norms = cell_norms(values, cells, chosen.norm)
     return np.stack([table_errors(values, cells, norms, table) for table in tables])
@@ -178,9 +177,9 @@ def _errors(
 
 
 def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -> Tensor:
-    """Statistics that the workers add up, of a DDP bucket's `values`: float64 `[components, 3]`,
-    rows of weight w, w mean, w variance. Buckets without a norm (zero or not finite) do not
-    count."""
+    """Return the statistics of a DDP bucket's `values` for the workers to add up: float64
+    `[components, 3]`, rows of weight w, w mean, w variance. Buckets whose norm is zero or not
+    finite do not count."""
     cells = segments.cells(chosen.bucket)
     norm = cell_norms(values, cells, chosen.norm).double()
     used = norm.isfinite() & (norm > 0)
@@ -199,12 +198,12 @@ def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -
 
 
 def _sum(values: Tensor) -> Tensor:
-    """The sum; in host memory numpy's, whose order does not depend on threads."""
+    """Return the sum; in host memory by numpy, whose order does not depend on threads."""
     return torch.tensor(array(values).sum()) if values.is_cpu else values.sum()
 
 
 def in_common(summed: Tensor) -> Numbers:
-    """Rows of mean, sigma and weight (their sum 1) from the sums over workers; none if all zero."""
+    """Return rows of mean, sigma, weight (adding up to 1), given sums; none if all are zero."""
     rows = array(summed)
     rows = rows[rows[:, 0] > 0]
     weight = rows[:, 0]
@@ -240,7 +239,7 @@ class Alq(AdaptiveLevels[AlqParameters]):
 
     @classmethod
     def fitted(cls, parameters: AlqParameters, components: Numbers, before: Table) -> Table:
-        """The table of least expected variance, whatever the current one."""
+        """Return the table with the least expected variance, whatever the current one is."""
         chosen = parameters
         model = Histogram(components, folded=chosen.symmetric)
         first = 0.0 if chosen.symmetric else -1.0
@@ -278,10 +277,10 @@ class Amq(AdaptiveLevels[AmqParameters]):
     def fitted(cls, parameters: AmqParameters, components: Numbers, before: Table) -> Table:
         chosen = parameters
         powers = powers_of(chosen)
-        if powers == 0:  # 2 bits with zero: -1, 0, 1, whatever p is
+        if powers == 0:  # 2 bits with zero: levels -1, 0, 1 for any p
             return before
         model = Histogram(components, folded=True)
-        present = min(max(float(before[-2]), _LEAST), _MOST)  # of … p, 1
+        present = min(max(float(before[-2]), _LEAST), _MOST)  # levels end with p, 1
         multipliers = np.array((*_STARTS, present))
         for _ in range(chosen.epochs):
             slopes = slope(model, multipliers, powers, zero=chosen.zero)
@@ -292,12 +291,12 @@ class Amq(AdaptiveLevels[AmqParameters]):
 
 
 def powers_of(parameters: AmqParameters) -> int:
-    """m, the largest power of the multiplier in the table."""
+    """Return m, the largest power of the multiplier in the table."""
     return int(2 ** (parameters.bits - 1)) - 1 - int(parameters.zero)
 
 
 def expected_variance(model: Histogram, p: Numbers, powers: int, *, zero: bool) -> Numbers:
-    """Psi of each multiplier of `p`; `model` is the distribution of |r|."""
+    """Return Psi for each multiplier in `p`; `model` is the distribution of |r|."""
     levels = p[:, None] ** np.arange(powers + 1)  # descending
     high, low = levels[:, :-1], levels[:, 1:]
     zeroth, first, second = (np.diff(tail, axis=1) for tail in model.tails(levels))
@@ -309,7 +308,7 @@ def expected_variance(model: Histogram, p: Numbers, powers: int, *, zero: bool) 
 
 
 def slope(model: Histogram, p: Numbers, powers: int, *, zero: bool) -> Numbers:
-    """Psi' of each multiplier of `p`."""
+    """Return Psi' for each multiplier in `p`."""
     levels = p[:, None] ** np.arange(powers + 1)
     zeroth, first, _ = (np.diff(tail, axis=1) for tail in model.tails(levels))
     j = np.arange(powers)
@@ -323,7 +322,7 @@ def slope(model: Histogram, p: Numbers, powers: int, *, zero: bool) -> Numbers:
 
 
 def _below(model: Histogram, x: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Integrals of dA, r dA and r^2 dA from 0 to x."""
+    """Return the integrals of dA, r dA and r^2 dA from 0 to x."""
     zeroth, first, second = model.tails(x)
     every = model.whole
     return every[0] - zeroth, every[1] - first, every[2] - second

@@ -1,19 +1,19 @@
-"""NUQSGD: random rounding to powers of a half instead of evenly spaced levels.
+"""NUQSGD: random rounding to powers of 1/2 instead of evenly spaced levels.
 
-Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element one of the
-levels 0, ±p^m, …, ±p, ±1 times the norm, rounded at random to a neighbouring one, in `bits` bits.
-Most normalised elements of a long bucket are tiny, where these levels are dense. Messages are
-all-gathered and averaged. No state. Unbiased, and exactly E|Q(v) - v|^2 = sum (|v| - lo)
-(hi - |v|), lo and hi next to |v|.
+Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element, in `bits`
+bits, one of the two nearest levels among 0, ±p^m, …, ±p, ±1 (times the norm), chosen at random.
+Most normalised elements of a long bucket are tiny, and there these levels are dense. Messages are
+all-gathered and averaged. No state. Unbiased, with E|Q(v) - v|^2 = sum (|v| - lo) (hi - |v|)
+exactly, for levels lo <= |v| <= hi.
 
-The paper's levels hold zero: of 2^bits codes one is not used, and m = 2^(bits-1) - 2. The published
-code instead has 2^bits levels without zero, m = 2^(bits-1) - 1, so that zero too becomes ±p^m at
-random (`zero`). Both have p = 1/2, and the Euclidean norm.
+The paper's levels contain zero: one of the 2^bits codes is unused, and m = 2^(bits-1) - 2. The
+published code instead has 2^bits levels without zero, m = 2^(bits-1) - 1, so that zero too becomes
+±p^m at random (`zero`). Both have p = 1/2, and the Euclidean norm.
 
-A frame holds the norms (float32) and the codes of `bits` bits; no table travels. Where workers know
-several tables, the frame's flags name its own: flags = bits + 16 number.
+A frame holds the norms (float32) and the codes of `bits` bits, but no table. If workers know
+several tables, the frame's flags tell which one: flags = bits + 16 number.
 
-Assumes a fixed width; the paper codes levels by Elias' code.
+Codes have a fixed width; the paper uses Elias' code.
 
 Source: A. Ramezani-Kebrya et al., "NUQSGD: Provably Communication-efficient Data-parallel SGD via
 Nonuniform Quantization", JMLR 22(114), 2021, arXiv:1908.06077; code:
@@ -41,18 +41,18 @@ from gcsim.compressors.segments import Column, Segments, keys_of
 from gcsim.errors import InputError
 
 _NUMBER_AT = 4
-"""Bits of a frame's flags before the table's number, enough for widths up to 8."""
+"""Lowest bit of the table's number in a frame's flags; the bits below hold widths up to 8."""
 
 
 def exponential_levels(bits: int, multiplier: float, *, zero: bool) -> Table:
-    """Levels ±1, ±p, ±p^2, …, ascending, p the multiplier: float32. Without zero 2^bits levels, the
-    smallest magnitude p^(2^(bits-1) - 1); with zero 2^bits - 1, the smallest p^(2^(bits-1) - 2)."""
+    """Return the levels ±1, ±p, ±p^2, …, ascending, p the multiplier: float32. Without zero there
+    are 2^bits, down to p^(2^(bits-1) - 1); with zero 2^bits - 1, down to p^(2^(bits-1) - 2)."""
     magnitudes = multiplier ** np.arange(2 ** (bits - 1) - zero, dtype=np.float64)
     return np.concatenate((-magnitudes, [0.0] * zero, magnitudes[::-1])).astype(np.float32)
 
 
 class TableParameters(CompressorParameters):
-    """Hyper-parameters of every method with a table of levels that all workers know."""
+    """Hyper-parameters of methods whose workers share a table of levels."""
 
     bits: int = Field(4, ge=2, le=8, description="of an element's code")
     bucket: int | None = Field(
@@ -91,7 +91,7 @@ class Nuqsgd(Compressor[NuqsgdParameters]):
 
     @classmethod
     def properties(cls, parameters: NuqsgdParameters) -> Properties:
-        """Unbiased, with the error of random rounding between known levels."""
+        """Return the properties; the error of random rounding is known for given levels."""
         chosen = parameters
         levels = exponential_levels(chosen.bits, chosen.multiplier, zero=chosen.zero)
 
@@ -115,8 +115,8 @@ def encode_message(
     bucket: Bucket, tables: Sequence[Table], chosen: TableParameters, worker: Worker, step: int,
     purpose: str, numbered: Mapping[int, int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The message of a bucket's gradient: uint8, one frame per tensor. `purpose` is part of the
-    key; `numbered`: tables by the tensor's index, else the first."""
+    """Encode a bucket's gradient: uint8, one frame per tensor. `purpose` is part of the random key;
+    `numbered` gives the table by the tensor's index (default: the first)."""
     gradient, layout, form = bucket.gradient, bucket.layout, fixed(chosen.bits)
     cells, known = Segments.of(layout).cells(chosen.bucket), numbered or {}
     numbers = np.array([known.get(piece.index, 0) for piece in layout.slices])
@@ -134,7 +134,7 @@ def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, tables: Sequence[Table],
     chosen: TableParameters,
 ) -> None:  # fmt: skip
-    """Add what `encode_message` made; `InputError` for another width or bucket length, too."""
+    """Add a message of `encode_message`; `InputError` also for other widths or bucket lengths."""
     form, cells = fixed(chosen.bits), Segments.of(layout).cells(chosen.bucket)
     levels = Levels(kind=KNOWN, cells=cells, numbers=message, tables=tables)
     head, tail = levels.moved(form)
@@ -142,7 +142,7 @@ def add_decoded(
     found = read_ahead(message, layout, Codec.TABLE, check)
     if isinstance(found, Frames):
         numbers: Column | Tensor = found.flags >> _NUMBER_AT
-    else:  # flags that the check will refuse must not reach beyond the tables
+    else:  # invalid flags, which the check will refuse, must not index beyond the tables
         numbers = (found[FLAGS] >> _NUMBER_AT).clamp(0, len(tables) - 1)
     at = bodies(head + tail)
     given = replace(levels, places=at, chosen=numbers)
@@ -160,6 +160,6 @@ def _demand_tables(chosen: TableParameters, tables: int, sizes: Column, found: F
 
 
 def table_error(values: Tensor, levels: Table, *, size: int | None, norm: Norm) -> float:
-    """E|Q(v) - v|^2 of float32 `[n]`: sum norm^2 (r - lo) (hi - r), in float64."""
+    """Return E|Q(v) - v|^2 of float32 `[n]`: sum norm^2 (r - lo) (hi - r), in float64."""
     cells = Segments.alone(values.numel()).cells(size)
     return float(table_errors(values, cells, cell_norms(values, cells, norm), levels)[0])

@@ -1,33 +1,33 @@
-"""ORQ and Linear: random rounding to levels that each bucket finds for itself and sends along.
+"""ORQ and Linear: random rounding to levels that are fitted to each bucket and sent with it.
 
-A bucket has s ascending levels; an element is rounded at random to a neighbouring one such that the
-mean is right. Payload: 1.6, 2.33 or 3.2 bits per element and s float32 per bucket. A frame's body
-is the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. Error:
-`rounding_error`.
+A bucket has s ascending levels; an element is rounded at random to a neighbouring one, without
+bias. Payload: 1.6, 2.33 or 3.2 bits per element and s float32 per bucket. A frame's body holds the
+levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. Error: `rounding_error`.
 
-Linear: the quantiles 0, 1/(s-1), …, 1 of the bucket's elements, the naive alternative in ORQ's
-comparison: most levels crowd around zero, where they save least error.
+Linear: the quantiles 0, 1/(s-1), …, 1 of the bucket's elements, the naive baseline of the ORQ
+paper: most levels crowd around zero, where they reduce the error least.
 
-ORQ: the levels of least error. Random rounding between neighbours l_{k-1} <= v <= l_k costs
-(v - l_{k-1}) (l_k - v). Between fixed levels lo and hi, the best level b in the middle fulfils
+ORQ: the levels of least error. Random rounding between neighbours l_{k-1} <= v <= l_k has the error
+(v - l_{k-1}) (l_k - v). Between fixed levels lo and hi, the best level b satisfies
 
     number of elements above b = T = sum of (v - lo) / (hi - lo) over the elements in [lo, hi].
 
-The cost is convex in b, so the element with exactly floor(T) elements above it is a minimiser. A
+The error is convex in b, so the element with exactly floor(T) elements above it is a minimiser. A
 bucket's outer levels are its minimum and maximum; s = 2^K + 1 levels are found greedily, first the
 middle one, then the middles of the halves, and so on. Each bucket is sorted once.
 
 With `refine` the condition is then applied to all levels in turn until none changes (at most
-`MAX_SWEEPS` times): coordinate descent on the whole error, which greedy halving does not minimise.
+`MAX_SWEEPS` times): coordinate descent on the total error, which the greedy search does not
+minimise.
 
 Optionally elements are clipped to c standard deviations of their bucket first (the paper: c = 2.5,
 also 1.7, and not at all on CIFAR), which bounds the levels and makes the methods biased.
 
-Assumes, where the paper leaves it open: the counterpart of the integral's condition for discrete
-elements as above (the printed one counts elements on both edges and cannot always hold); a level
-without elements up to its neighbours is their midpoint; a bucket of equal elements has equal levels
-and all codes 0; a bucket without spread is not clipped. A quantile between two elements is
-interpolated linearly (the paper: the cumulative distribution is divided linearly).
+Choices where the paper is open: the integral's condition is read for discrete elements as above
+(the printed one counts elements on both edges and cannot always hold); a level without elements
+between its neighbours is their midpoint; a bucket of equal elements has equal levels and codes 0; a
+bucket without spread is not clipped. A quantile between two elements is interpolated linearly (the
+paper: the cumulative distribution is divided linearly).
 
 Source: A. Xu, Z. Huo, H. Huang, "Optimal Gradient Quantization Condition for
 Communication-Efficient Distributed Training", arXiv:2002.11082, equations 7, 11 and 12, Algorithm
@@ -76,7 +76,7 @@ P = TypeVar("P", bound=LinearParameters)
 
 
 class BucketTables(Compressor[P]):
-    """Random rounding to levels that each bucket carries."""
+    """Random rounding to levels that are sent with each bucket."""
 
     purpose: ClassVar[str]
     """Part of the random numbers' key."""
@@ -84,7 +84,7 @@ class BucketTables(Compressor[P]):
     @classmethod
     @abstractmethod
     def tables(cls, values: Tensor, cells: Cells, parameters: P) -> Tensor:
-        """The levels of each cell of a flat float32: float32 `[cells, levels]`, ascending."""
+        """Return ascending levels of each cell of a flat float32: float32 `[cells, levels]`."""
 
     @classmethod
     def properties(cls, parameters: P) -> Properties:
@@ -99,7 +99,7 @@ class BucketTables(Compressor[P]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame per tensor."""
+        """Encode a bucket's gradient: uint8, one frame per tensor."""
         me, layout, size = self.worker, bucket.layout, self.parameters.bucket
         cells = Segments.of(layout).cells(size)
         keys = keys_of(layout, me.seed, step, self.purpose, me.rank)
@@ -148,7 +148,7 @@ class Orq(BucketTables[OrqParameters]):
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * level, in place; `InputError` for a damaged or another message."""
+    """Add weight * level to `out` in place; `InputError` for a damaged or foreign message."""
     found = read(message, layout, Codec.LEVELS)
     count, size = found.alike("flags"), found.alike("params")
     if count not in LEVEL_COUNTS or size < 1:

@@ -1,9 +1,9 @@
-"""QSGD: every element travels as one of a few levels, rounded so that the mean is right.
+"""QSGD: every element is rounded at random, without bias, to one of a few levels.
 
-Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a level
-q = -s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average decoded
-values. No state. Unbiased, and for a bucket of d elements E|Q(g) - g|^2 <= min(d / s^2,
-sqrt(d) / s) |g|^2 with the Euclidean norm, E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
+Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a randomly
+rounded level q = -s … s, which stands for norm * q / s. Workers all-gather and average the decoded
+values. No state. Unbiased, and for a bucket of d elements E|Q(g) - g|^2 <= min(d / s^2, sqrt(d) /
+s) |g|^2 with the Euclidean norm, E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
 
 | coding       | bits of the levels                                                           |
 |--------------|------------------------------------------------------------------------------|
@@ -12,15 +12,15 @@ sqrt(d) / s) |g|^2 with the Euclidean norm, E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2
 | elias_sparse | omega(gap), sign, omega(|q|) of the elements with q != 0; gap: the distance  |
 |              | to the one before in the tensor, from 1                                      |
 
-omega(x) is Elias' code of x >= 1. Its messages have variable lengths, which are exchanged first;
-with the Euclidean norm nearly all levels are 0 and they are short.
+omega(x) is the Elias code of x >= 1. Its messages vary in length, and lengths are exchanged first;
+with the Euclidean norm nearly all levels are 0, so they are short.
 
-Assumes a fixed width by default: at four bits it is as long as the Elias code on Gaussian
-gradients, and accelerators pack it. The maximum is the default norm: with buckets of 512 and s = 7
-its error is 40 times smaller than with the Euclidean norm. s counts steps from 0 to the norm, as in
-the paper. Other literature's numbers: with ORQ, QSGD-3, -5 and -9 have that many levels in all, so
-s = 1, 2 and 4 (and the maximum norm); in variance-based compression, b bits without the sign are
-s = 2^b - 1.
+The default is a fixed width: four bits are as short as the Elias code on Gaussian gradients, and
+accelerators can pack them. The default norm is the maximum: with buckets of 512 and s = 7 the error
+is 40 times smaller than with the Euclidean norm. s counts steps from 0 to the norm, as in the
+paper. Other papers count differently: ORQ's QSGD-3, -5 and -9 have that many levels in total, so s
+= 1, 2 and 4 (with the maximum norm); for variance-based compression b bits without the sign are s =
+2^b - 1.
 
 Source: D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
 Encoding", NIPS 2017, arXiv:1610.02132 (buckets, the maximum norm and Elias' code of sparse levels
@@ -89,7 +89,7 @@ class QsgdParameters(CompressorParameters):
 
 
 def forms(steps: int) -> dict[Coding, Form]:
-    """Forms of codes of 2s + 1 values, by coding; other codings use words."""
+    """Return the forms of codes of 2s + 1 values, by coding; other codings use words."""
     return {"fixed": fixed((2 * steps).bit_length()), "digits": digits(2 * steps + 1)}
 
 
@@ -105,7 +105,7 @@ class Qsgd(Compressor[QsgdParameters]):
 
     @classmethod
     def properties(cls, parameters: QsgdParameters) -> Properties:
-        """Unbiased; the error is bounded bucket by bucket (the paper's, and Bernoulli's 1/4)."""
+        """Return the properties; the error has the paper's bound per bucket, or Bernoulli's 1/4."""
         chosen = parameters
 
         def bound(values: Tensor) -> float:
@@ -122,7 +122,7 @@ class Qsgd(Compressor[QsgdParameters]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame per tensor."""
+        """Encode a bucket's gradient: uint8, one frame per tensor."""
         me, layout, chosen, gradient = self.worker, bucket.layout, self.parameters, bucket.gradient
         keys = keys_of(layout, me.seed, step, "qsgd rounding", me.rank)
         segments, steps, form = Segments.of(layout), chosen.steps, forms(chosen.steps)
@@ -140,7 +140,7 @@ class Qsgd(Compressor[QsgdParameters]):
 
 
 def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> float:
-    """The bound on E|Q(v) - v|^2 of float32 `[n]`, added up over buckets (module docstring)."""
+    """Return the bound on E|Q(v) - v|^2 of float32 `[n]`, summed over buckets (see above)."""
     cells = Segments.alone(values.numel()).cells(size)
     length = torch.from_numpy(cells.length).double()
     factor = torch.minimum(length / steps**2, length.sqrt() / steps)
@@ -150,7 +150,7 @@ def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> flo
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * level * norm, in place; `InputError` for a damaged or another message."""
+    """Add weight * level * norm to `out` in place; `InputError` if damaged or foreign."""
     segments, found = Segments.of(layout), read(message, layout, CODINGS)
     steps, coding = found.alike("flags"), CODINGS[found.alike("codec")]
     if not 1 <= steps <= MAX_STEPS:

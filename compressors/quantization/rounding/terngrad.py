@@ -1,17 +1,17 @@
 """TernGrad: every element of a gradient is -1, 0 or +1 times one scalar per tensor.
 
 Each worker clips a tensor to c standard deviations (population, about the mean); its scalar s is
-the largest remaining magnitude. An element v becomes sign(v) with probability |v| / s, else 0:
+the largest magnitude after clipping. An element v becomes sign(v) with probability |v| / s, else 0:
 unbiased for the clipped vector, with variance sum |v| (s - |v|) over the clipped elements.
 
-The workers agree on the largest scalar (an all-reduce of one float32 per tensor, maximum), or each
-keeps its own. Ternary digits travel five in a byte (1.6 bits) or in two bits each, and are
-gathered; with a shared scalar they may also be summed on the way as int8 (8 bits, at most 127
-workers). A gathered frame holds its scalar, so that it decodes on its own. No state.
+The workers agree on the largest scalar (a maximum all-reduce of one float32 per tensor), or each
+keeps its own. Ternary digits are packed five in a byte (1.6 bits) or in two bits each, and
+all-gathered; with a shared scalar they can also be all-reduced as int8 (8 bits, at most 127
+workers). A gathered frame includes its scalar. No state.
 
-Assumes that a tensor without spread (one element, or all equal) is not clipped: c * 0 would delete
-it. The published code quantises to c sigma instead of the largest clipped magnitude, another number
-where none reaches it (`scalar`).
+A tensor without spread (one element, or all equal) is not clipped: c * 0 would delete it. The
+published code uses c sigma instead of the largest clipped magnitude; they differ if no element
+reaches it (`scalar`).
 
 Source: W. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
 Learning", NIPS 2017, arXiv:1705.07878, Algorithm 1 (with layer-wise scalars that workers share,
@@ -38,9 +38,9 @@ from gcsim.compressors.segments import Segments, keys_of, spread
 from gcsim.errors import InputError
 
 FORMS = (digits(3), fixed(2))
-"""Forms of ternary digits, by the frame's flags."""
+"""Packings of ternary digits, by the frame's flags."""
 _MOST_WORKERS = 127
-"""The most whose digits add up within int8."""
+"""Largest number of workers whose digits add up within int8."""
 
 
 class TernGradParameters(CompressorParameters):
@@ -68,7 +68,7 @@ class TernGradParameters(CompressorParameters):
 
     @property
     def clipping(self) -> tuple[float | None, bool]:
-        """Arguments of `clipped_magnitudes`."""
+        """Arguments for `clipped_magnitudes`."""
         return self.clip, self.scalar == "clip"
 
 
@@ -91,7 +91,7 @@ class TernGrad(Compressor[TernGradParameters]):
 
     @classmethod
     def properties(cls, parameters: TernGradParameters) -> Properties:
-        """Unbiased only without clipping; the error is known exactly, clipping included."""
+        """Return the properties: unbiased only without clipping, which the error includes."""
         chosen = parameters
 
         def error(values: Tensor) -> float:
@@ -120,8 +120,8 @@ class TernGrad(Compressor[TernGradParameters]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int, bounds: Tensor, scalars: Tensor) -> Tensor:
-        """The message: uint8, one frame per tensor. `bounds` are this worker's clipping bounds,
-        `scalars` at least the largest clipped magnitudes: float32 `[tensors]`."""
+        """Encode the digits: uint8, one frame per tensor. `bounds` are this worker's clipping
+        bounds, `scalars` at least the largest clipped magnitudes: float32 `[tensors]`."""
         flags = int(self.parameters.packing == "two_bit")
         levels = even(Segments.of(bucket.layout).whole, scalars, 1)
         return encoded(
@@ -135,7 +135,7 @@ class TernGrad(Compressor[TernGradParameters]):
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * scalar * digit, in place; `InputError` for a damaged or another message."""
+    """Add weight * scalar * digit to `out` in place; `InputError` if damaged or foreign."""
     segments, found = Segments.of(layout), read(message, layout, Codec.TERNGRAD)
     flags = found.alike("flags")
     if flags >= len(FORMS):

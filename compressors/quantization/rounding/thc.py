@@ -1,18 +1,18 @@
 """THC: a parameter server adds up 4-bit codes without decoding them.
 
-A worker holds a = g + e (error feedback) of each tensor of n elements, and an all-reduce finds the
+A worker has a = g + e (error feedback) for each tensor of n elements, and an all-reduce finds the
 largest of the workers' norms |a|. Then, with the same random signs and range on all workers,
 
     y = H D a            randomised Hadamard transform: elements are about N(0, |a|^2 / n)
     t = clamp(y / M, -1, 1) on a grid of 0 … 30,  M = t_p max|a| / sqrt(n)
-    t becomes one of the two neighbouring integers of `TABLE`, at random so that the mean is right
+    t becomes one of the two neighbouring integers of `TABLE`, at random without bias
 
-Their 4-bit indices travel. The server returns the sums of the integers (8 bits up to 8 workers,
-then 16), from which every worker computes the mean; e = a - what it sent itself. Only the clamp
-makes it biased: 1 / 32 of a normal variable lies beyond t_p.
+Workers send their 4-bit indices. The server returns the sums of the integers (8 bits up to 8
+workers, then 16), from which every worker computes the mean; e = a - what it sent itself. Only the
+clamp causes a bias: 1 / 32 of a normal variable lies beyond t_p.
 
-Assumes the transform in parts, without padding (`rotation.py`), in host memory; a worker's rounding
-is independent of the others'.
+The transform works in parts, without padding (`rotation.py`), in host memory; workers round
+independently.
 
 Source: M. Li et al., "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic
 Compression", NSDI 2024, arXiv:2302.08545.
@@ -43,14 +43,14 @@ from gcsim.compressors.sharing import fill_once
 
 GRID = 30
 HALF_RANGE = -NormalDist().inv_cdf(1 / 64)
-"""t_p: 1 / 32 of a standard normal variable is beyond -t_p … t_p."""
+"""t_p: a standard normal variable lies beyond -t_p … t_p with probability 1 / 32."""
 TABLE = np.array((0, 3, 5, 7, 9, 11, 13, 15, 16, 17, 19, 21, 23, 25, 27, 30), dtype=np.float32)
-"""Integers that the codes stand for: those whose rounding errs least on N(0, 1)."""
+"""Integers that the codes stand for, with the least rounding error on N(0, 1)."""
 _LEVELS = TABLE / (GRID / 2) - 1
-"""They from -1 to 1."""
+"""The same integers, scaled to -1 … 1."""
 _FORM = fixed(4)
 _LEAST = 1e-38
-"""The smallest M, whose inverse is finite."""
+"""Smallest M: its inverse is finite."""
 
 
 class ThcParameters(CompressorParameters):
@@ -58,7 +58,7 @@ class ThcParameters(CompressorParameters):
 
 
 class Thc(ErrorFeedback[ThcParameters]):
-    """Rotated, clamped and rounded to integers that a server can add."""
+    """Rotates, clamps and rounds to integers that a server can add."""
 
     about = About(
         title="THC",
@@ -92,7 +92,7 @@ class Thc(ErrorFeedback[ThcParameters]):
         rotate(held, segments, signs, most, back=True)  # e
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
-            # integers less 15, which float32 adds up without rounding but for that of the levels
+            # integers minus 15, which float32 adds exactly but for the rounding of the levels
             total, dtype = torch.zeros_like(held), sum_dtype(me.count)
             for payload in payloads:
                 found = read(payload, layout, Codec.THC)
@@ -111,10 +111,8 @@ def write_update(
     answer: Tensor, out: Tensor, layout: BucketLayout, count: int, most: NDArray[np.float64],
     signs: NDArray[np.uint64],
 ) -> None:  # fmt: skip
-    """The mean of `count` workers, float32 `[numel]`, from the server's answer.
-
-    Raises `InputError` when its sums of integers cannot be such.
-    """
+    """Compute the mean of `count` workers, float32 `[numel]`, from the server's answer. Raises
+    `InputError` if its sums of integers are out of range."""
     segments, dtype, found = Segments.of(layout), sum_dtype(count), read(answer, layout, Codec.THC)
     found.demand_sizes(dtype.itemsize * segments.length)
     (sums,) = found.parts(answer, (found.size, dtype))
@@ -126,6 +124,6 @@ def write_update(
 
 
 def sum_dtype(count: int) -> torch.dtype:
-    """Type of a sum of `count` integers 0 … `GRID`."""
+    """Return the dtype for a sum of `count` integers 0 … `GRID`."""
     most = GRID * count
     return torch.uint8 if most < 1 << 8 else torch.int16 if most < 1 << 15 else torch.int32

@@ -1,1 +1,1 @@
-"""Methods that send elements drawn at random, or in turn."""
+"""Methods that send randomly drawn elements, or all elements in turn."""

@@ -1,14 +1,14 @@
-"""Gradient sampling: coordinates drawn by the last gradient that all workers saw. GS, GSB and RSB.
+"""Gradient sampling (GS, GSB, RSB): the last dense gradient determines which coordinates are drawn.
 
 Every tau steps the dense gradient is all-reduced and used as the update ("synchronisation"). Its
-squares, normalised to probabilities p_GS with sum k, are the sampling distribution of the steps
-that follow ("sampled"): each worker draws the same coordinates,
+squares, normalised to probabilities p_GS with sum k, are the sampling distribution of the following
+steps ("sampled"), in which all workers draw the same coordinates,
     p = normalise(p_GS * prior, k),    S = {i : U_i < p_i},    prior_S *= alpha,
-and the values g_S travel as one short all-reduce, without indices. That is GSB; alpha = 1 is plain
-gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB;
-alpha = 1: plain random sampling).
+and all-reduce only the values g_S, without indices. That is GSB; alpha = 1 is plain gradient
+sampling (GS); with a constant k/n in place of p_GS no synchronisation is needed (RSB; with alpha =
+1 plain random sampling).
 
-Where the paper leaves a choice:
+Choices where the paper is open:
 - the input of the normalisation is the weight itself (g^2), not squared again, and saturated
   elements form a growing set that is taken out once (its Algorithm 1, run literally, subtracts them
   in every round and ends below k);
@@ -24,7 +24,7 @@ Where the paper leaves a choice:
   with mean k.
 
 Assumes that all workers start at the same synchronisation step and share the seed. In float16 the
-sum of the workers' values rounds too, which no residual includes.
+sum of the workers' values is rounded too, which no residual includes.
 
 Source: L. Song, K. Zhao, P. Pan, Y. Liu, Y. Zhang, Y. Xu, R. Jin, "Communication Efficient SGD via
 Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (Eq. 12-14).
@@ -61,13 +61,13 @@ from gcsim.errors import InternalError
 
 _PRIOR_LOW = 1e-3
 _PRIOR_FLOOR = 1e-30
-"""Keeps a prior above the smallest float32 numbers, where alpha would no longer act."""
+"""Least prior in normal use: nearer to the smallest float32 numbers alpha would have no effect."""
 _MOST = 3e38
-"""A scale that float32 holds."""
+"""A scale close to the largest float32."""
 
 
 class RandomSamplingParameters(CompressorParameters):
-    """Hyper-parameters of all sampling methods."""
+    """Hyper-parameters common to all sampling methods."""
 
     ratio: Ratio = Field(0.01, description="expected fraction sampled of each tensor")
     rounds: int = Field(5, ge=1, description="at most so many rounds of normalisation")
@@ -91,17 +91,17 @@ class GradientSamplingParameters(RandomSamplingParameters):
 
 
 class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSamplingBayesParameters):
-    """Hyper-parameters of both."""
+    """Hyper-parameters of gradient sampling with a prior."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Distribution:
-    """A bucket's sampling state, equal on all workers."""
+    """A bucket's sampling distribution, equal on all workers."""
 
     weights: Weights
     """p_GS * prior."""
     prior: Tensor | None
-    """float32 `[n]`; None when not needed (or it is the weight)."""
+    """Float32 `[n]`; None if it is not needed (or equals the weight)."""
 
 
 class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
@@ -135,7 +135,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         positions, chances = self._draw(bucket, step)
         own = source[positions]  # [m] of [n]
         sent = self._travelling(own)
-        if self.parameters.residual:  # a share of the mean was sent: times the workers, the value
+        if self.parameters.residual:  # only a share of the mean was sent
             source[positions] = own.sub_(sent.float(), alpha=self.worker.count)
         total: Tensor = yield AllReduce(tensor=sent)
         values = total.float()
@@ -146,7 +146,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         return update
 
     def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, Tensor]:
-        """Positions in the bucket, and their probabilities if needed."""
+        """Return the positions in the bucket, and their probabilities if needed."""
         layout, chosen = bucket.layout, self.parameters
         if layout.index not in self.distributions:
             raise InternalError(
@@ -159,7 +159,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         k = self._counts(weights.segments)  # [tensors]
         if self.alpha < 1.0:
             scales, _ = scales_for_count(*given, k.astype(np.float64), chosen.rounds)
-        else:  # without a prior the weights are the probabilities already
+        else:  # without a prior the weights are already the probabilities
             scales = torch.ones(len(k), dtype=torch.float64, device=bucket.gradient.device)
         positions, chances, _ = draw_poisson(
             *given, scales, keys_of(layout, self.worker.seed, step, "gradient sampling", None),
@@ -187,7 +187,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
 
     @classmethod
     def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
-        """Error of a first step with p = k/n: sum (1 - p) v^2; unbiased: sum (1/p - 1) v^2."""
+        """Return the error of a first step with p = k/n: sum (1 - p) v^2, or sum (1/p - 1) v^2."""
 
         def bound(vector: Tensor) -> float:
             p = share_kept(vector.numel(), parameters.ratio)
@@ -219,11 +219,11 @@ class GradientSampling(RandomSamplingBayes):
 
     @classmethod
     def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
-        """Error of a synchronisation, which comes first: the rounding to float16."""
+        """Return the error of the first step, a synchronisation: the rounding to float16."""
         return rounding_error(parameters.values)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient, dense or at the sampled coordinates, float32 `[n]`. Raises
+        """Return the mean gradient, dense or at the sampled coordinates, float32 `[n]`. Raises
         `InternalError` at a sampled step before any synchronisation."""
         if self.phase(self.parameters, step) == "sampled":
             return (yield from self._sampled(bucket, step))
@@ -237,7 +237,7 @@ class GradientSampling(RandomSamplingBayes):
         return mean
 
     def _synchronise(self, bucket: Bucket, mean: Tensor) -> None:
-        """p_GS from the mean gradient (weights g^2, relative to the largest), times the prior."""
+        """Set p_GS from the mean gradient (weights g^2, relative to the largest), and the prior."""
         segments = Segments.of(bucket.layout)
         largest = cell_norms(mean, segments.whole, "max")  # [tensors]
         weights = Weights.of(mean, segments, largest)

@@ -1,7 +1,7 @@
 """Random-k: all workers send the same k random elements of each tensor.
 
-Positions come from the workers' shared random stream, so no index travels and the short vectors are
-summed by an all-reduce: 32 k bits. k = max(1, round(n * ratio)) of each tensor.
+Positions come from the workers' shared random stream, so no index is sent and the short vectors are
+all-reduced: 32 k bits. k = max(1, round(n * ratio)) of each tensor.
 
 - Unscaled: biased, E = k/n of the gradient; E|Q(g) - g|^2 = (1 - k/n) |g|^2; other elements are
   lost.
@@ -53,7 +53,7 @@ class RandomK(ErrorFeedback[RandomKParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient at the drawn positions (times n/k when scaled), else zero."""
+        """Return the mean gradient at the drawn positions (times n/k if scaled), zero elsewhere."""
         chosen, me, segments = self.parameters, self.worker, Segments.of(bucket.layout)
         k = counts_kept(segments.length, chosen.ratio)  # [tensors]
         streams = [(me.seed, step, piece.index, "randomk") for piece in bucket.layout.slices]

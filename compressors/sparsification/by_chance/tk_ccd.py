@@ -1,21 +1,21 @@
-"""TK-CCD: every coordinate has its turn, and the largest have it always.
+"""TK-CCD: the largest coordinates are sent in every step, all others in turn.
 
-Top-k with cyclic coordinate descent, the theory's twin of gradient sampling with a prior. A stage
-begins with a dense all-reduce, which is used as the update ("synchronisation"). It fixes S, the j
-largest magnitudes of the mean gradient, and a random partition of the other coordinates into Q
-groups U_0 … U_{Q-1}, the same on all workers. In trial q = 0 … Q-1, S and U_q travel as one short
-all-reduce, without indices.
+Top-k with cyclic coordinate descent is the theoretical counterpart of gradient sampling with a
+prior. A stage begins with a dense all-reduce, which is used as the update ("synchronisation"). It
+determines S, the j largest magnitudes of the mean gradient, and a random partition of the other
+coordinates into Q groups U_0 … U_{Q-1}, the same on all workers. In trial q = 0 … Q-1, S and U_q
+are sent in one short all-reduce, without indices.
 
-Each coordinate is sent at least once in the Q trials of a stage. Biased; other elements of a trial
-are lost; its error is below that of the top j. Sizes of groups differ by at most 1:
-k = j + (n - j) / Q, so j = (k Q - n) / (Q - 1) for k = ratio * n. Bits of a trial:
-16 (j + (n - j)/Q), or 32; of a stage 16 n more.
+Each coordinate is sent at least once in the Q trials of a stage. Biased; elements not sent in a
+trial are lost; the error is below that of the top j. Sizes of groups differ by at most 1: k = j +
+(n - j) / Q, so j = (k Q - n) / (Q - 1) for k = ratio * n. Bits of a trial: 16 (j + (n - j)/Q), or
+32; a stage has 16 n more.
 
-Where the paper leaves a choice: the dense all-reduce is a step of its own, in addition to the Q
-trials. The partition is drawn run by run: each Q consecutive remaining coordinates are dealt to the
-Q groups in random order, so that each is in each group with probability 1/Q and positions ascend.
-No values for Q and j are given; Q = 100 here, and a ratio of .02, which makes j about half of what
-is sent (j = 0 at 1/Q).
+Choices where the paper is open: the dense all-reduce is a separate step, in addition to the Q
+trials. The partition is drawn in runs: every Q consecutive remaining coordinates are dealt to the Q
+groups in random order, so that each is in each group with probability 1/Q and positions ascend. No
+values for Q and j are given; Q = 100 here, and a ratio of .02, which makes j about half of what is
+sent (j = 0 at 1/Q).
 
 Source: L. Song, K. Zhao, P. Pan, Y. Liu, Y. Zhang, Y. Xu, R. Jin, "Communication Efficient SGD via
 Gradient Sampling with Bayes Prior", CVPR 2021, section 3.4.
@@ -50,14 +50,14 @@ from gcsim.errors import InternalError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Stage:
-    """A bucket's sets in a stage, equal on all workers."""
+    """A bucket's sets in one stage, equal on all workers."""
 
     always: Tensor
-    """S of each tensor: places within it, int64 `[sum of j]`, ascending."""
+    """S of each tensor: indices within it, int64 `[sum of j]`, ascending."""
     count: Column
     """j of each tensor."""
     dealt: Tensor
-    """Groups of the others, by `deal`."""
+    """Groups of the other coordinates, made by `deal`."""
 
 
 class TkCcdParameters(CompressorParameters):
@@ -97,7 +97,7 @@ class TkCcd(Compressor[TkCcdParameters]):
         return "trial" if step % cls.period(parameters) else "synchronisation"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient, dense or at the trial's coordinates, float32 `[n]`. Raises
+        """Return the mean gradient, dense or at the trial's coordinates, float32 `[n]`. Raises
         `InternalError` at a trial before any synchronisation."""
         layout, groups = bucket.layout, self.parameters.groups
         segments = Segments.of(layout)
@@ -128,5 +128,5 @@ class TkCcd(Compressor[TkCcdParameters]):
 
     @classmethod
     def properties(cls, parameters: TkCcdParameters) -> Properties:
-        """The first step is a synchronisation, which only rounds."""
+        """Return the properties: the first step is a synchronisation, which only rounds."""
         return Properties(error_bound=rounding_error(parameters.values))

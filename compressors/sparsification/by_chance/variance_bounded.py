@@ -1,20 +1,20 @@
-"""Wangni et al.'s sparsification: the sparsest unbiased message of a given variance.
+"""Wangni et al.'s sparsification: the sparsest unbiased message with a given variance.
 
-Element i is sent with probability p_i = min(1, lambda |g_i|), independently on each worker, as
-g_i / p_i. Elements with p = 1 (A) send their value; all others that are sent (B) have the same
-magnitude 1/lambda, so that a sign is enough. Unbiased; E|Q(g) - g|^2 = sum_B g_i^2 (1/p_i - 1).
+Element i is sent with probability p_i = min(1, lambda |g_i|), independently on each worker, as g_i
+/ p_i. Elements with p = 1 (A) send their value; all others that are sent (B) have the same
+magnitude 1/lambda, so a sign is enough. Unbiased; E|Q(g) - g|^2 = sum_B g_i^2 (1/p_i - 1).
 
-lambda is found for one of
+lambda is chosen for one of
 - a density: sum(p) = ratio * n, by at most `rounds` rounds (greedy; two are nearly always enough);
 - a bound eps: E|Q(g)|^2 = (1 + eps) |g|^2 exactly, with the smallest A of the closed form
   |g_(k+1)| sum_{j>k} |g_(j)| <= eps |g|^2 + sum_{j>k} g_(j)^2 (magnitudes in falling order),
   lambda = sum_{j>k} |g_(j)| / (eps |g|^2 + sum_{j>k} g_(j)^2); found without sorting.
 
-Bits of a tensor: |A| (32 + index) + |B| (1 + index) + 96: 1/lambda, |A|, and the length of A's
-index code. 1/lambda is rounded to float32 before the probabilities are formed, so that it is
-exact on arrival.
+Bits per tensor: |A| (32 + index) + |B| (1 + index) + 96 for 1/lambda, |A|, and the length of A's
+index code. 1/lambda is rounded to float32 before the probabilities are computed, so the receiver
+has it exactly.
 
-Assumes that a bound is meant for each tensor. Nothing is kept between steps.
+The bound applies to each tensor. There is no state.
 
 Source: J. Wangni, J. Wang, J. Liu, T. Zhang, "Gradient Sparsification for Communication-Efficient
 Distributed Optimization", NeurIPS 2018, arXiv:1710.09854: the greedy algorithm and the closed form.
@@ -50,7 +50,7 @@ class VarianceBoundedParameters(CompressorParameters):
 
 
 class VarianceBounded(Compressor[VarianceBoundedParameters]):
-    """Unbiased sampling in proportion to the magnitude, independently on each worker."""
+    """Unbiased sampling in proportion to magnitudes, independently on each worker."""
 
     about = About(
         title="Variance-bounded sparsification",
@@ -66,7 +66,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         return self.mean_of(payloads, bucket, add_apart)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame per tensor."""
+        """Encode a bucket's gradient: uint8, one frame per tensor."""
         me, chosen, layout = self.worker, self.parameters, bucket.layout
         segments = Segments.of(layout)
         keys = keys_of(layout, me.seed, step, "variance-bounded", me.rank)
@@ -91,7 +91,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
 
 
 def multipliers(weights: Weights, parameters: VarianceBoundedParameters) -> tuple[Tensor, Tensor]:
-    """(lambda, float64; 1/lambda, float32; both `[tensors]`); 0 when all elements are zero."""
+    """Return (lambda, float64; 1/lambda, float32; both `[tensors]`); 0 for an all-zero tensor."""
     if parameters.bound is not None:
         found = scales_for_variance(weights, parameters.bound)
         return exact_scales(torch.from_numpy(found).to(weights.values.device))

@@ -1,15 +1,15 @@
-"""DeepReduce: the indices of a sparse gradient travel as a Bloom filter.
+"""DeepReduce: the indices of a sparse gradient are sent as a Bloom filter.
 
-a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor go into a filter of
-m = ceil(k log2(1/f) / ln 2) bits, f = false_positives * k / n, with h = ceil(log2(1/f)) hash
-functions. Sender and receivers ask it for all n positions: it holds the k and about a fraction f of
-the others. The values of a at all of these travel, and e is the rest. Tensors of at most `skip`
-elements travel uncoded: k values, k indices of 32 bits. n = 1e6, k = 1e4: 14.4 bits an index (a
-Rice code 8.1). Filters work in host memory.
+a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor go into a filter of m =
+ceil(k log2(1/f) / ln 2) bits, f = false_positives * k / n, with h = ceil(log2(1/f)) hash functions.
+Sender and receivers query all n positions: the filter contains the k and about a fraction f of the
+others. The values of a at all of these are sent, and e is the rest. Tensors of at most `skip`
+elements are sent uncoded: k values, k indices of 32 bits. n = 1e6, k = 1e4: 14.4 bits an index (a
+Rice code 8.1). Filters run in host memory.
 
 Biased: |a - decoded|^2 <= (1 - k/n) |a|^2.
 
-Of the paper's policies this is P0, which loses nothing; its fitted curves are left out.
+This is the paper's policy P0, which loses nothing; fitting curves to the values is left out.
 
 Source: K. Kostopoulou et al., "DeepReduce: A Sparse-tensor Communication Framework for Distributed
 Deep Learning", NeurIPS 2021, arXiv:2102.03112, rates and skipped tensors as in the authors' code.
@@ -44,7 +44,8 @@ class DeepReduceParameters(CompressorParameters):
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
 
     def sizes(self, length: Column) -> NDArray[np.int64]:
-        """k, m, h and bytes of tensors' filters, `[4, tensors]`; m and h are 0 without one."""
+        """Return k, m, h and bytes of each tensor's filter, `[4, tensors]`; m and h are 0 without
+        one."""
         k, coded = counts_kept(length, self.ratio), length > self.skip
         share = np.maximum(1, k) / np.maximum(1, length)
         doublings = -np.log2(np.minimum(0.5, self.false_positives * share))
@@ -53,7 +54,7 @@ class DeepReduceParameters(CompressorParameters):
 
 
 class DeepReduce(ErrorFeedback[DeepReduceParameters]):
-    """Top-k whose indices are a Bloom filter."""
+    """Top-k whose indices are sent as a Bloom filter."""
 
     about = About(
         title="DeepReduce (top-k)",
@@ -89,10 +90,8 @@ def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *,
     sizes: NDArray[np.int64], key: np.uint64,
 ) -> None:  # fmt: skip
-    """out += weight * values at their positions, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` for a damaged message, or one of another layout.
-    """
+    """Add weight * values at their positions to `out`, float32 `[layout.numel]`, in place. Raises
+    `InputError` if the message is damaged or has another layout."""
     segments, found = Segments.of(layout), read(message, layout, Codec.BLOOM)
     values = 4 * found.nonzero
     found.demand_sizes(values + sizes[3])

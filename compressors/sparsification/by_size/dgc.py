@@ -1,26 +1,26 @@
-"""DGC: momentum is kept on the worker, and only its accumulated large elements are sent.
+"""DGC: workers accumulate momentum locally and send only its largest elements.
 
 For each tensor with more than one dimension, with momentum u and velocity v:
     u = m u + g,  v = v + u               (Nesterov: u = m (u + g),  v = v + u + g)
     send { i : |v_i| >= threshold };  v = 0 there and, with momentum factor masking, u = 0
-The threshold is the k-th largest of a strided sample of |v| (from a random start). When more than
-1.3 k elements pass it, an exact selection among them follows (`resample`) or it is raised by 1.3
-and tried again (`rescale`); when fewer than 0.8 k pass, it is lowered by 0.8 and tried again; up to
-ten times. A larger number is then cut to the first k by position, as in the authors' code: a
-message never holds more than k elements, the largest are not certainly among them, and
-|Q(v) - v|^2 <= |v|^2 is all that holds for any v.
+The threshold is estimated from a strided sample of |v| (from a random start). If more than 1.3 k
+elements pass it, an exact selection among them follows (`resample`), or it is raised by a factor of
+1.3 and tried again (`rescale`); if fewer than 0.8 k pass, it is lowered by a factor of 0.8 and
+tried again; up to ten times. A larger number is then cut to the first k by position, as in the
+authors' code: a message never holds more than k elements, but may lack the largest, and for any v
+only |Q(v) - v|^2 <= |v|^2 holds.
 
 Tensors with one dimension (biases, normalisation) are all-reduced densely, and momentum is applied
 to their mean: u = m u + mean, update u (Nesterov: u = m (u + mean), update u + mean). The optimiser
-must then apply no momentum; weight decay stays with it.
+must then apply no momentum, but still applies weight decay.
 
 In epoch i of E warm-up epochs the kept fraction is ratio^((i+1)/(E+1)) (the authors' code) or 25,
-6.25, 1.5625, 0.4 % (`warmup: paper`). k (32 + bits per index) bits per tensor. Without factor
+6.25, 1.5625, 0.4 % (`warmup: paper`). Bits per tensor: k (32 + bits per index). Without factor
 masking (or without momentum) the sum of the updates and of v is the sum of dense SGD's momentum;
-masking gives momentum up.
+masking discards momentum.
 
-Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N). Kernels run
-over a bucket; the authors' code launches its own for each parameter.
+Local clipping, if on, limits each tensor's norm to clip_norm / sqrt(N). Kernels process a bucket;
+the authors' code launches them per parameter.
 
 Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887; sampling, bounds
 and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression), with 32-bit
@@ -60,7 +60,7 @@ from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import fill_once
 
 PAPER_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
-"""Kept fractions of the first epochs; the ratio itself follows."""
+"""Kept fractions of the first epochs, before the final ratio."""
 
 
 class DgcParameters(CompressorParameters):
@@ -99,11 +99,11 @@ class DeepGradientCompression(Compressor[DgcParameters]):
     def __init__(self, worker: Worker, parameters: DgcParameters) -> None:
         super().__init__(worker, parameters)
         self.u: dict[int, Tensor] = {}
-        """Momentum by bucket, float32 `[numel]`."""
+        """Momentum by bucket: float32 `[numel]`."""
         self.v: dict[int, Tensor] = {}
-        """Velocity: momentum accumulated since an element was last sent."""
+        """Velocity by bucket: the momentum accumulated since an element was last sent."""
         self.dense: dict[int, Tensor] = {}
-        """Momentum of a bucket's tensors with one dimension, concatenated."""
+        """Momentum of a bucket's one-dimensional tensors, concatenated."""
 
     @classmethod
     def momentum(cls, parameters: DgcParameters) -> tuple[float, bool]:
@@ -114,7 +114,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         return parameters.warmup_epochs * parameters.steps_per_epoch
 
     def ratio(self, step: int) -> float:
-        """The kept fraction at a step."""
+        """Return the kept fraction at a step."""
         final, epochs = self.parameters.ratio, self.parameters.warmup_epochs
         epoch = step // self.parameters.steps_per_epoch
         if epoch >= epochs:
@@ -124,11 +124,11 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         return max(final, PAPER_WARMUP[epoch]) if epoch < len(PAPER_WARMUP) else final
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """Mean over workers of the velocity that each sent, float32 `[n]`."""
+        """Return the mean over workers of the velocities that they sent: float32 `[n]`."""
         dense, sparse = _by_dimensions(bucket.layout)
         gradient, update = self._clipped(bucket), torch.zeros_like(bucket.gradient)
         scale = 1.0 / self.worker.count
-        if dense:  # biases and the like: one all-reduce of all of them
+        if dense:  # biases and the like share one all-reduce
             parts = [piece.of(gradient) for piece in dense.slices]
             total: Tensor = yield AllReduce(tensor=torch.cat(parts))
             mean, own = self._momentum(bucket, total.mul_(scale)), Segments.of(dense)
@@ -151,7 +151,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         return gradient
 
     def _momentum(self, bucket: Bucket, mean: Tensor) -> Tensor:
-        """Momentum of the tensors with one dimension; return its part of the update."""
+        """Apply momentum to the one-dimensional tensors; return their part of the update."""
         m, index = self.parameters.momentum, bucket.layout.index
         u = self.dense.setdefault(index, torch.zeros_like(mean))
         if self.parameters.nesterov:
@@ -161,13 +161,13 @@ class DeepGradientCompression(Compressor[DgcParameters]):
     def _encode(
         self, u: Tensor, v: Tensor, gradient: Tensor, layout: BucketLayout, step: int
     ) -> Tensor:
-        """Update u and v; return the message of about the k largest |v| of each tensor."""
+        """Update u and v; encode about the k largest |v| of each tensor."""
         chosen, segments = self.parameters, Segments.of(layout)
         k = counts_kept(segments.length, self.ratio(step))  # [tensors]
         limits = self._limits(u, v, gradient, layout, step, k)
         marks = add_momentum(u, v, gradient, segments, chosen.momentum, chosen.nesterov, limits)
         adjust(v, segments, marks, k, raised=chosen.too_many == "rescale")
-        ranked = np.isinf(marks.up)  # of no sample
+        ranked = np.isinf(marks.up)  # those without a sample
         if chosen.too_many == "resample":
             ranked |= marks.passed > UPPER * k
         sent = np.where(ranked, k, np.minimum(marks.passed, k))
@@ -181,7 +181,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
     def _limits(
         self, u: Tensor, v: Tensor, gradient: Tensor, layout: BucketLayout, step: int, k: Column
     ) -> Limits:
-        """Thresholds of samples of the next velocity; infinite where all elements are ranked."""
+        """Return thresholds from samples of the next velocity; infinite to rank all elements."""
         chosen, segments, ratio = self.parameters, Segments.of(layout), self.ratio(step)
         lengths, me = segments.length.tolist(), self.worker
         strides = np.array([sample_stride(n, ratio, chosen.sample_ratio) for n in lengths])
@@ -212,14 +212,14 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
 
 def sample_stride(n: int, ratio: float, sample_ratio: float) -> int:
-    """The largest odd stride with max(sample_ratio * n, 2 / ratio) samples; 1 takes all. Odd, so
-    that it is not in step with the rows of a weight matrix."""
+    """Return the largest odd stride with max(sample_ratio * n, 2 / ratio) samples; 1 takes all. It
+    is odd so that it does not align with the rows of a weight matrix."""
     wanted = max(math.ceil(n * sample_ratio), math.ceil(2 / ratio))
     return max(1, (n // wanted - 1) | 1)
 
 
 def _by_dimensions(layout: BucketLayout) -> tuple[BucketLayout | None, BucketLayout | None]:
-    """Layouts of the tensors with one dimension at most, and of the others; None of none."""
+    """Return layouts of the tensors with at most one dimension and of the others, if any."""
     if _by_dimensions not in layout.facts:
         found: list[list[TensorSlice]] = [[], []]
         for piece in layout.slices:

@@ -1,16 +1,16 @@
-"""gTop-k: only the k largest elements of the workers' *sum* reach anybody.
+"""gTop-k: workers receive only the k largest elements of their *sum*.
 
 a = e + g; each worker takes its k = max(1, round(n * ratio)) largest |a| of each tensor. The sparse
-vectors are merged two by two along a binomial tree: add, keep the k largest; the root's result
-travels back the same way and is divided by N. A worker's traffic is 2 ceil(log2 N) messages of k
-values and k indices, against N of them for an all-gather.
+vectors are merged pairwise along a binomial tree: add, keep the k largest; the root's result is
+broadcast along the tree and divided by N. A worker's traffic is 2 ceil(log2 N) messages of k values
+and k indices, against N of them in an all-gather.
 
-e = a, but zero where an element was both sent by this worker and kept in the end. An element that a
-merge cuts, but that survives through another branch, is not returned to the workers below that
-merge: those contributions are lost, as published: memory is conserved for one or two workers only.
+e = a, but zero for elements that this worker sent and that are in the result. If a merge drops an
+element that survives through another branch, the contributions of the workers below that merge are
+lost, as published: memory is conserved only for one or two workers.
 
-Biased; error with one worker at most (1 - k/n) |v|^2. Any number of workers (the published code
-wants a power of two). Among equal magnitudes the lowest index wins.
+Biased; with one worker the error is at most (1 - k/n) |v|^2. Any number of workers (the published
+code needs a power of two). Among equal magnitudes the lowest index wins.
 
 Source: S. Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for
 Low Bandwidth Networks", ICDCS 2019, arXiv:1901.04359.
@@ -71,7 +71,7 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         return update
 
     def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout, k: Column) -> Tensor:
-        """The k largest of the sum of two messages, tensor by tensor."""
+        """Merge two messages to the k largest of their sum, tensor by tensor."""
         pairs: list[Tensor] = []
         segments = Segments.of(layout)
         for message in (own, received):

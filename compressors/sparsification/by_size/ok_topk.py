@@ -1,7 +1,7 @@
-"""Ok-Topk: every worker adds up one region of all workers' large elements.
+"""Ok-Topk: a sparse all-reduce in which each worker sums one region of the large elements.
 
 The bucket is one vector of n elements, a = e + g, k = max(1, round(n * ratio)); thresholds are
-reused for many steps, so that counts are about k:
+reused for many steps, so counts are only about k:
 
 1. select |a| >= the local threshold; send what lies in region j to worker j (all-to-all);
 2. each worker adds up its region, and keeps sums with |sum| >= the global threshold;
@@ -9,18 +9,18 @@ reused for many steps, so that counts are about k:
 4. e = a, but zero where an element was both sent by this worker and kept. Nothing is lost: what
    was sent in vain stays in e.
 
-Every 64 steps ("repartition") the boundaries become the workers' mean of those that cut their own
-selected elements into N equal lots; every 32 steps ("thresholds", and with each repartition) the
-local threshold is the k-th largest |a| and the global one the k-th largest of all |sums|, which
-are gathered for it. In between a threshold is multiplied by 1.012 (1.008 for the global one) when
-more than 5/4 k (4/3 k) elements pass, and divided by it when fewer than 2/3 k do.
+Every 64 steps ("repartition") the boundaries are recomputed: each worker divides its selected
+elements into N equal groups, and the boundaries are averaged. Every 32 steps ("thresholds", and
+with each repartition) the local threshold is set to the k-th largest |a| and the global one to the
+k-th largest of all |sums|, which are gathered for it. In between a threshold is multiplied by 1.012
+(global: 1.008) if more than 5/4 k (4/3 k) elements pass, and divided by it if fewer than 2/3 k do.
 
-With balanced regions a worker handles less than 6 k words per step, whatever N: 2 k pairs in the
-all-to-all and the gathering, N/N of the rest. Indices are 32-bit integers (the published code
-keeps them in a float32 buffer, exact only below 2^24 elements a region).
+With balanced regions a worker handles fewer than 6 k words per step, for any N. Indices are 32-bit
+integers (the published code keeps them in a float32 buffer, exact only below 2^24 elements per
+region).
 
-Biased; error with one worker at most (1 - k/n) |v|^2 where a step sets its thresholds. Memory
-beside the residual: 16 bytes for each element that passes, here and on its way.
+Biased; with one worker the error is at most (1 - k/n) |v|^2 in steps that set thresholds. Memory
+besides the residual: 16 bytes for each element that is selected or received.
 
 Source: S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP
 2022, arXiv:2201.07598; the steps 32 and 64 and the factors are those of the
@@ -65,19 +65,19 @@ _LOCAL_FACTOR, _LOCAL_MOST = 1.012, 5 / 4
 _GLOBAL_FACTOR, _GLOBAL_MOST = 1.008, 4 / 3
 _LEAST = 2 / 3
 _ANYTHING = 1e-45
-"""The smallest float32: a threshold of 0, from a gradient of few elements, passes no zeros."""
+"""The smallest float32, as least threshold: 0 (few nonzero elements) would pass zeros."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Schedule:
-    """State of a bucket, reused from step to step; workers have equal `regions` and `total`."""
+    """A bucket's state between steps; `regions` and `total` are equal on all workers."""
 
     regions: Segments
-    """The bucket's parts that workers add up, by rank."""
+    """Parts of the bucket by the rank that sums them."""
     local: float
-    """Threshold for |a|."""
+    """Local threshold, for |a|."""
     total: float
-    """Threshold for |sum|."""
+    """Global threshold, for |sum|."""
 
 
 class OkTopKParameters(CompressorParameters):
@@ -138,7 +138,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         residual = bucket_state(self.residual, bucket)
         phase = self.phase(self.parameters, step)
         schedule = self._schedules.get(bucket.layout.index)
-        if schedule is None:  # a run that begins in the middle of a period sets up what it needs
+        if schedule is None:  # a run that starts in the middle of a period sets up its state first
             cut = np.arange(self.worker.count + 1) * n // self.worker.count
             schedule = _Schedule(regions=Segments.behind(np.diff(cut)), local=0.0, total=0.0)
             self._schedules[bucket.layout.index] = schedule
@@ -152,7 +152,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
                 yield from self._repartition(chosen, schedule, n)
             ends = torch.from_numpy(schedule.regions.table.sum(axis=1)).to(chosen.device)
             cuts = torch.searchsorted(chosen, ends).double()
-            # one wait: places are exact in float64, and so is the least magnitude
+            # one wait for the device: indices are exact in float64, and so is the least magnitude
             schedule.local, *upto = torch.cat((values.abs().min().view(1), cuts)).tolist()
             bounds = np.array([0, *upto], dtype=np.int64)
             sizes = bounds[1:] - bounds[:-1]
@@ -167,8 +167,8 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
     def _passing(
         self, bucket: Bucket, residual: Tensor, k: int, schedule: _Schedule
     ) -> tuple[Tensor, Tensor, Column]:
-        """Elements with |a| >= the local threshold, which is adjusted, and how many of each region;
-        the rest is e."""
+        """Select the elements with |a| >= the local threshold and adjust it; also return their
+        number per region. The rest is e."""
         regions, limit = schedule.regions, max(schedule.local, _ANYTHING)
         chosen, values, sizes = passing(bucket.gradient, regions, limit, memory=residual)
         if chosen.numel() > _LOCAL_MOST * k:
@@ -180,7 +180,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
     def _repartition(
         self, chosen: Tensor, schedule: _Schedule, n: int
     ) -> Generator[Request, Any, None]:
-        """Boundaries: the mean over workers of the quantiles of their selected positions."""
+        """Average the quantiles of all workers' selected positions to new boundaries."""
         count = self.worker.count
         if count == 1:
             return
@@ -194,7 +194,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         self, chosen: Tensor, values: Tensor, sizes: Column, schedule: _Schedule,
         layout: BucketLayout,
     ) -> Generator[Request, Any, tuple[Tensor, Tensor]]:  # fmt: skip
-        """Everybody's selected elements of this worker's region, added up."""
+        """Sum all workers' selected elements of this worker's region."""
         regions = _as_one(layout, len(sizes))
         parts = _message(chosen, values, sizes, regions)
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
@@ -213,7 +213,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         self, indices: Tensor, sums: Tensor, k: int, schedule: _Schedule, layout: BucketLayout,
         *, exact: bool,
     ) -> Generator[Request, Any, Elements]:  # fmt: skip
-        """Shares of the sums of all regions that pass the global threshold."""
+        """Return the sums of all regions that pass the global threshold."""
         if exact:
             own = as_bytes(sums[indices != BEYOND] if handled(sums) else sums)
             message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=len(own) // 4)
@@ -235,7 +235,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
 
 
 def _message(indices: Tensor, values: Tensor, sizes: Column, layout: BucketLayout) -> list[Tensor]:
-    """The frames of so many elements each, in which the layout has a tensor for each."""
+    """Return one frame of `sizes[t]` elements for each tensor t of the layout."""
     message, _ = sparse_message(
         Segments.of(layout), sizes, indices, values, values_as="fp32", coding="raw"
     )
@@ -243,7 +243,7 @@ def _message(indices: Tensor, values: Tensor, sizes: Column, layout: BucketLayou
 
 
 def _all_sums(payloads: Iterable[Tensor], regions: BucketLayout) -> Tensor:
-    """The sums of all regions: float32, one behind the other."""
+    """Return the sums of all regions, concatenated: float32."""
     message, lengths = _together(payloads)
     sizes = lengths - HEADER_BYTES
     found = read_known(message, regions, Codec.PAIRS, sizes, sizes // 4)
@@ -251,13 +251,13 @@ def _all_sums(payloads: Iterable[Tensor], regions: BucketLayout) -> Tensor:
 
 
 def _read_all(payloads: Iterable[Tensor], regions: BucketLayout) -> Elements:
-    """Elements of all payloads, one behind the other; how many of each."""
+    """Return the elements of all payloads, concatenated, and their number in each."""
     message, lengths = _together(payloads)
     return read_raw(message, regions, lengths)
 
 
 def _together(payloads: Iterable[Tensor]) -> tuple[Tensor, Column]:
-    """(payloads as one message; bytes of each)."""
+    """Return (the payloads as one message; bytes of each)."""
     each = list(payloads)
     message = torch.cat(each) if len(each) > 1 else each[0]
     return message, np.array([len(payload) for payload in each])
@@ -265,7 +265,7 @@ def _together(payloads: Iterable[Tensor]) -> tuple[Tensor, Column]:
 
 @unpriced
 def _demand_region(indices: Tensor, low: int, high: int) -> None:
-    """`InputError` for elements that are another worker's to add up."""
+    """Raise `InputError` for elements that belong to another worker's region."""
 
     def check(least: int, most: int) -> None:
         if least < low or most >= high:
@@ -276,7 +276,7 @@ def _demand_region(indices: Tensor, low: int, high: int) -> None:
 
 
 def _as_one(layout: BucketLayout, times: int = 1) -> BucketLayout:
-    """The bucket as a single tensor, so many times."""
+    """Return a layout with the bucket as a single tensor, repeated `times` times."""
     if (_as_one, times) not in layout.facts:
         n = layout.numel
         whole = TensorSlice(name=f"bucket {layout.index}", shape=(n,), offset=0, index=0)

@@ -1,12 +1,12 @@
-"""OmniReduce: blocks of zeros are left out of a sum, and nothing else is lost.
+"""OmniReduce: a lossless sum that does not send blocks of zeros.
 
 A tensor is cut into blocks of 256 elements (the last one may be shorter). A worker sends its
-nonzero blocks, each with a number of 32 bits; the aggregator adds them up in the workers' order and
-returns the blocks that anybody sent. The update is their sum / N, as of a dense reduction.
+nonzero blocks, each with a number of 32 bits; the aggregator adds them in rank order and returns
+every block that some worker sent. The update is the sum / N, as with a dense reduction.
 
-Bits, each way: 32 * 256 and 32 for each block that travels: its number (in the streaming protocol
-that of the worker's next block). Without servers each worker aggregates a stripe. The host reads
-which blocks travel.
+Bits, each way: 32 * 256 per block sent, plus 32 for its number (in the streaming protocol that of
+the worker's next block). Without servers each worker aggregates a stripe. The host reads which
+blocks are sent.
 
 Source: J. Fei, C.-Y. Ho, A. Sahu, M. Canini, A. Sapio, "Efficient Sparse Collective Communication
 and its Application to Accelerate Distributed Deep Learning", SIGCOMM 2021; published block size.
@@ -70,7 +70,7 @@ class OmniReduce(Compressor[OmniReduceParameters]):
 
 
 def block_message(values: Tensor, blocks: Cells, chosen: Column) -> Tensor:
-    """The message of these blocks of a flat float32, uint8."""
+    """Encode the chosen blocks of a flat float32: uint8."""
     owner, length, many = blocks.owner[chosen], blocks.length[chosen], len(blocks.count)
     count, elements = np.bincount(owner, None, many), np.bincount(owner, length, many).astype(int)
     numbers = torch.from_numpy(blocks.number[chosen].astype("<i4")).to(values.device)
@@ -80,7 +80,7 @@ def block_message(values: Tensor, blocks: Cells, chosen: Column) -> Tensor:
 
 def add_blocks(message: Tensor, out: Tensor, layout: BucketLayout, size: int) -> Column:
     """Add a message's blocks of `size` elements to a flat float32; return the blocks, ascending.
-    Raises `InputError` when the message is damaged."""
+    Raises `InputError` if the message is damaged."""
     found, blocks = read(message, layout, Codec.BLOCKS), Segments.of(layout).cells(size)
     count = (found.size - 4 * found.nonzero) // 4
     if ((count < 0) | (count > blocks.count) | (found.size % 4 > 0)).any():

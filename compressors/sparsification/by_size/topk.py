@@ -1,11 +1,11 @@
 """Top-k: each worker sends its k largest elements, and remembers the rest.
 
-a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor travel with their indices;
+a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor are sent with their indices;
 e = a - what was sent. Messages are all-gathered and averaged. Without error feedback e stays zero.
 Among equal magnitudes the lowest index wins.
 
 Biased: |Q(a) - a|^2 <= (1 - k/n) |a|^2, with equality when all magnitudes are equal; N(0, 1) at 1 %
-loses .916 |a|^2. Rounding to float16 is fed back too. A tensor's message takes k (32 + bits per
+loses .916 |a|^2. Rounding to float16 is also fed back. A tensor's message has k (32 + bits per
 index) bits. Messages have the same length on all workers unless the index coder's output depends on
 the positions (rice): then lengths are exchanged first.
 

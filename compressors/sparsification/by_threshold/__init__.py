@@ -1,1 +1,1 @@
-"""Methods that send what exceeds a threshold, fixed or found."""
+"""Methods that send the elements above a threshold, given or estimated."""

@@ -1,14 +1,14 @@
-"""AdaComp: each small bin of a tensor decides by itself which elements are worth sending.
+"""AdaComp: the elements to send are chosen separately in each small bin of a tensor.
 
 With residual r and gradient g, G = r + g. In each bin of T consecutive elements of a tensor those
-with |G_i + g_i| >= max |G| over the bin are sent, unless G_i = 0. All have the value sign(G_i) *
-mean over bins of that maximum; r = G - sent. Tensors of one or two dimensions count as fully
-connected. Biased, and no contraction: of bins of a small scale far too much is sent, which the
-residual takes back later.
+with |G_i + g_i| >= max |G| over the bin are sent, unless G_i = 0. Each is sent as sign(G_i) * mean
+over bins of that maximum; r = G - sent. Tensors of one or two dimensions count as fully connected.
+Biased, and not a contraction: bins of small scale send far too large values, which the residual
+corrects later.
 
-A tensor's value takes 32 bits, a sent element a word of 8 bits (T < 64) or 16 (T < 16384): sign,
-mark of the last word of a bin, position in the bin. A bin that sends nothing is one marked word
-with the largest position, which T leaves free. Works in host memory.
+The value takes 32 bits per tensor, a sent element a word of 8 bits (T < 64) or 16 bits (T < 16384):
+sign, mark of a bin's last word, position in the bin. An empty bin is one marked word with the
+largest position, which is otherwise unused. Runs in host memory.
 
 Source: C. Chen, J. Choi, D. Brand, A. Agrawal, W. Zhang, K. Gopalakrishnan, "AdaComp: adaptive
 residual gradient compression for data-parallel distributed training", AAAI 2018, arXiv:1712.02679.
@@ -36,9 +36,9 @@ from gcsim.compressors.segments import Cells, Segments, starts
 from gcsim.errors import InputError
 
 MOST = (1 << 14) - 1
-"""Elements of the largest bin: the last of 2^14 positions stands for an empty bin."""
+"""Size of the largest bin: the last of the 2^14 positions means an empty bin."""
 _BYTE = 64
-"""Bins shorter than this have words of one byte."""
+"""Shorter bins have words of one byte."""
 
 
 class AdaCompParameters(CompressorParameters):
@@ -49,7 +49,7 @@ class AdaCompParameters(CompressorParameters):
 
 
 class AdaComp(ErrorFeedback[AdaCompParameters]):
-    """Elements that reach their bin's maximum, as signs of one magnitude."""
+    """Elements that reach their bin's maximum, sent as signs of one magnitude."""
 
     about = About(
         title="AdaComp",
@@ -81,10 +81,8 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
     ]
 )
 def encoded(memory: Tensor, gradient: Tensor, bins: Cells) -> Tensor:
-    """memory += gradient, and what the bins send is taken out: the message, uint8.
-
-    Raises `InputError` when a sum is not finite.
-    """
+    """Add the gradient to `memory`, subtract what the bins send, and encode it: uint8. Raises
+    `InputError` if a sum is not finite."""
     size, owner, begin = bins.size, bins.owner, bins.spans[:, 1]
     maxima, reached = np.zeros(bins.total, np.float32), np.zeros(memory.numel(), np.bool_)
     with written_back(memory) as sums:
@@ -94,19 +92,19 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells) -> Tensor:
         if not np.isfinite(level).all():
             raise InputError("cannot select by magnitude: a value is not a finite number")
         chosen = np.flatnonzero(reached)
-        number = np.searchsorted(begin, chosen, side="right") - 1  # of its bin
+        number = np.searchsorted(begin, chosen, side="right") - 1  # index of its bin
         values, magnitude = sums[chosen], level[owner[number]]
         sums[chosen] = values - np.where(values < 0, -magnitude, magnitude)
     mark, sent = np.where(size < _BYTE, 0x40, 0x4000)[owner], np.bincount(number, None, bins.total)
-    used = np.maximum(sent, 1)  # words of each bin
-    # all begin as the word of an empty bin, mark | (mark - 1)
+    used = np.maximum(sent, 1)  # number of words in each bin
+    # initialise all with the word of an empty bin, mark | (mark - 1)
     words, first = (2 * mark - 1).repeat(used), starts(used)
-    # word of each sent element: its rank among them, plus the empty bins before
+    # place of each sent element's word: its rank among them, plus the empty bins before it
     at = np.arange(chosen.size) + (first - starts(sent))[number]
     words[at] = chosen - begin[number] + np.where(values < 0, 2 * mark[number], 0)
     words[first + used - 1] |= mark
     count, nonzero = (np.bincount(owner, each, len(size)).astype(np.int64) for each in (used, sent))
-    travels = np.stack((size > 0, size >= _BYTE), axis=1).repeat(count, axis=0)  # of 16 bits
+    travels = np.stack((size > 0, size >= _BYTE), axis=1).repeat(count, axis=0)  # bytes to send
     body = torch.from_numpy(words.astype("<u2").view(np.uint8)[travels.reshape(-1)])
     sizes = np.where(size < _BYTE, 1, 2) * count
     parts = (torch.from_numpy(level), bins.segments.column(4)), (body, sizes)
@@ -115,11 +113,9 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells) -> Tensor:
 
 @counted_as(lambda k, *_: [launch("gather_scatter", f"adacomp._add_words:{spread(k)}", k, 10 * k)])
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> int:
-    """out += weight * signs of the words * level, in place; `out` is float32 `[layout.numel]`.
-
-    Returns how many elements were sent. Raises `InputError` for a damaged message, or one of
-    another layout.
-    """
+    """Add weight * level * signs of the words to `out`, float32 `[layout.numel]`, in place. Return
+    how many elements were sent. Raises `InputError` if the message is damaged or has another
+    layout."""
     found = read(message, layout, Codec.ADACOMP)
     columns: Any = (found.at, found.size, found.params, found.nonzero, layout.table)
     with written_back(out) as target:
@@ -137,10 +133,10 @@ def _compare(
         part, more, hits = memory[first:last], gradient[first:last], reached[first:last]
         for i in range(part.size):
             part[i] += more[i]
-        # the bits of a float32; a NaN goes on into `level`, which is refused
+        # compare the bits of float32; a NaN reaches `level`, which is refused
         maxima.view(np.uint32)[number] = greatest_magnitude(part)
         largest = maxima[number]
-        for i in range(part.size):  # part is G by now: this is H = G + g
+        for i in range(part.size):  # part is now G, so this is H = G + g
             hits[i] = (abs(part[i] + more[i]) >= largest) & (part[i] != np.float32(0))
 
 
@@ -162,9 +158,9 @@ def _read_words(
             if last < place < min(size, n - first):
                 part[first + place] += -level if word & 2 * mark else level
                 found += 1
-            elif place < mark - 1 or last >= 0 or not end or first >= n:  # of no empty bin, either
+            elif place < mark - 1 or last >= 0 or not end or first >= n:  # nor an empty bin
                 return False
             first, last = (first + size, np.int64(-1)) if end else (first, place)
-        if found != sent[t] or first < n or last >= 0:  # bins are missing, or one is open
+        if found != sent[t] or first < n or last >= 0:  # missing bins, or an open one
             return False
     return True

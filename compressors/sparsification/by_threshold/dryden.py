@@ -1,9 +1,9 @@
-"""Dryden et al.: a share of each sign travels, as one mean value for each sign.
+"""Dryden et al.: a fraction of the elements of each sign is sent, as their mean value.
 
 a = r + g. Of the n+ positive elements of a tensor the k+ = max(1, round(pi n+)) largest are sent,
 and of the n- negative ones the k- = max(1, round(pi n-)) of largest magnitude, each as one word of
-32 bits: its index in 31 bits and its sign. The level of a sign is the mean of what is selected of
-it; the two levels travel as float32. r = a - decoded. Among equal values the lowest index wins.
+32 bits: its index in 31 bits and its sign. The level of a sign is the mean of its selected
+elements, sent as float32. r = a - decoded. Among equal values the lowest index wins.
 
 Bits: 32 (k+ + k-) + 64 per tensor. Biased: with the mean mu+ of all positive elements (mu- of all
 negative), |Q(a) - a|^2 <= |a|^2 - k+ mu+^2 - k- mu-^2, with equality when the elements of a sign
@@ -12,8 +12,8 @@ are equal: k elements at their mean M take k M^2 from the energy, and M >= mu.
 The k largest are selected exactly: a sample bounds both thresholds from below, one pass marks a
 little more than k+ and k-, and a selection among those follows.
 
-Assumes all-gather, each message decoded as it was sent; the paper's recursive all-reduce, which
-sparsifies sums again on their way, is not modelled.
+Messages are all-gathered and decoded as they were sent; the paper's recursive all-reduce sparsifies
+partial sums again.
 
 Source: N. Dryden, T. Moon, S. Jacobs, B. Van Essen, "Communication quantization for data-parallel
 training of deep neural networks", MLHPC 2016 (adaptive quantization).
@@ -41,7 +41,7 @@ class DrydenParameters(CompressorParameters):
 
 
 class Dryden(ErrorFeedback[DrydenParameters]):
-    """The largest of each sign as that sign's mean, with a residual."""
+    """Sends the largest elements of each sign as their mean, with a residual."""
 
     about = About(
         title="Dryden's adaptive quantisation",
@@ -57,7 +57,7 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         return self.mean_of(payloads, bucket, add_signed)
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient and take out what is decoded: uint8, one frame per tensor."""
+        """Add the gradient, encode and subtract what is sent: uint8, one frame per tensor."""
         residual, segments = bucket_state(self.residual, bucket), Segments.of(bucket.layout)
         indices, values, each, sizes = largest_of_each_sign(
             bucket.gradient, segments, self.parameters.proportion, memory=residual

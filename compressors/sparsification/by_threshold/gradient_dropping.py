@@ -1,19 +1,18 @@
-"""Gradient dropping: a share of the smallest elements is dropped, by a sampled threshold.
+"""Gradient dropping: elements below a sampled quantile of the magnitudes are dropped.
 
 a = r + g; t is the R-quantile of |a| in a strided sample of at most 100,000 elements; elements
-strictly above t travel, and r = a without them. With a momentum m, in Nesterov's form and on the
-worker: u = m (u + g), a = r + g + u, and u is cleared where an element was sent.
+strictly above t are sent, and r = a without them. With momentum m, in Nesterov form and on the
+worker: u = m (u + g), a = r + g + u, and u is cleared for sent elements.
 
 One threshold serves the whole bucket (`scope: tensor`: each tensor has its own). Of s sampled
-elements s - floor(R s) are larger than t, so at R = 0.99 about 1 % is sent; where a larger share
-than R is exactly zero, t = 0 and all others are sent. m (32 + bits per index) bits for m elements.
+elements s - floor(R s) are larger than t, so at R = 0.99 about 1 % is sent; if more than a share R
+is exactly zero, t = 0 and all others are sent. m (32 + bits per index) bits for m elements.
 
-Biased: |Q(a) - a|^2 <= |a|^2; with all elements in the sample (`samples: null`) and no ties,
-(1 - k/n) |a|^2, k = n - floor(R n). With a momentum that is masked, momentum is given up; otherwise
-the sum of the updates and the residual is the sum of the gradients.
+Biased: |Q(a) - a|^2 <= |a|^2; with all elements in the sample (`samples: null`) and no ties, (1 -
+k/n) |a|^2, k = n - floor(R n). Masking discards momentum; without it the sum of the updates and the
+residual is the sum of the gradients.
 
-Assumes that in a sample of less than 1 / (1 - R) elements the largest is sent; the published code
-sends none.
+In a sample of fewer than 1 / (1 - R) elements the largest is sent; the published code sends none.
 
 Source: A. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
 sample, strictness and momentum as in Marian's code (gradient_dropping).
@@ -85,8 +84,8 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         return self.mean_of(payloads, bucket, add_message)
 
     def _quantiles(self, memory: Tensor, added: Tensor, segments: Segments) -> Tensor:
-        """The magnitude that s - floor(R s) of s samples of memory + added exceed (without ties),
-        of each row of the table: float32 `[rows]`."""
+        """Return, for each row of the table, the magnitude that s - floor(R s) of s samples of
+        memory + added exceed (without ties): float32 `[rows]`."""
         n, most = segments.length, self.parameters.samples
         count = n if most is None else np.minimum(n, most)
         stride = n // np.maximum(1, count)

@@ -1,21 +1,21 @@
-"""SIDCo: the threshold of top-k is read off an exponential distribution fitted to the magnitudes.
+"""SIDCo: top-k whose threshold is estimated from an exponential fit to the magnitudes.
 
-a = e + g; the elements with |a| > t travel as (value, index), e = a - what was sent. With a single
-stage the threshold for a target ratio d is the quantile 1 - d: t = mu ln(1 / d), mu = mean |a|.
-With M > 1 stages the first aims at 1/4 only; each of the other M - 1 fits the excess |a| - t above
-t and moves t so that (4 d)^(1 / (M - 1)) of it remains. Every five steps a tensor's number of
-stages falls by one when more than 1.2 d was sent on average, and rises by one when less than 0.8 d
-was; it starts at 1 and stays within 1 … ceil(log2(1 / d)). That is the right direction for light
-tails only (normal: .02, .63, 1.13 % for 1, 2, 3 stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19, .73 %).
-The paper's gamma and Pareto fits are left out.
+a = e + g; the elements with |a| > t are sent as (value, index), e = a - what was sent. With a
+single stage the threshold for a target ratio d is the quantile 1 - d: t = mu ln(1 / d), mu = mean
+|a|. With M > 1 stages the first aims only at 1/4; each of the other M - 1 fits the excess |a| - t
+of the elements above t and raises t so that a share (4 d)^(1 / (M - 1)) of them remains. Every five
+steps a tensor's number of stages falls by one if more than 1.2 d was sent on average, and rises by
+one if less than 0.8 d was; it starts at 1 and stays within 1 … ceil(log2(1 / d)). This is the right
+direction only for light tails (normal: .02, .63, 1.13 % for 1, 2, 3 stages; N(0, 1) exp(.8 N(0,
+1)): 2.5, 1.19, .73 %). The paper's gamma and Pareto fits are left out.
 
-64 m bits for m elements. Biased; for any a only |Q(a) - a|^2 <= |a|^2 holds. Sums are made in host
+64 m bits for m elements. Biased; for any a only |Q(a) - a|^2 <= |a|^2 holds. Sums run in host
 memory.
 
-Readings: the fit does not depend on the scale, so the published code's division by the norm is left
-out; excess is over the threshold, as in the paper, where the code subtracts its smallest. Without
-any excess the stages end. When no element passes, those of the largest magnitude are sent: a tensor
-of one element, or one of equal magnitudes, would never be.
+Choices: the fit does not depend on the scale, so the published code's division by the norm is left
+out; the excess is over the threshold, as in the paper; the code subtracts the smallest excess.
+Without any excess the stages end. If no element passes, those of the largest magnitude are sent: a
+tensor of one element, or of equal magnitudes, would never be sent.
 
 Source: A. Abdelmoniem, A. Elzanaty, M. Alouini, M. Canini, "An efficient statistical-based gradient
 compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761; code
@@ -50,7 +50,7 @@ from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 
 Numbers = NDArray[np.float64]
-"""One a tensor."""
+"""One number per tensor."""
 _EVERY = 5
 _FIRST = 0.25
 
@@ -73,7 +73,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
     def __init__(self, worker: Worker, parameters: SidcoParameters) -> None:
         super().__init__(worker, parameters)
         self._stages: dict[int, tuple[Numbers, list[Numbers]]] = {}
-        """Stages, and the fractions sent in each step since they were set, by bucket."""
+        """Number of stages, and the fractions sent in each step since it was set, by bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         ratio, segments = self.parameters.ratio, Segments.of(bucket.layout)
@@ -104,7 +104,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
 def fitted(
     values: Tensor, segments: Segments, stages: Numbers, ratio: float
 ) -> NDArray[np.float32]:
-    """The least magnitudes above t, of each tensor: float32 `[tensors]`."""
+    """Return the smallest float32 above t for each tensor: float32 `[tensors]`."""
     stages = np.where(ratio < _FIRST, stages, 1)
     limits, going = np.zeros(len(stages)), segments.length > 0
     share = np.where(stages > 1, _FIRST, ratio)
@@ -122,7 +122,7 @@ def fitted(
     lambda _, values, *__: [launch("reduction", "sidco.excess", values.numel(), values.nbytes)]
 )
 def excess(values: Tensor, segments: Segments, limits: Numbers, rows: NDArray[np.bool_]) -> Numbers:
-    """Number and sum of |values| - limit where positive, of some rows: `[2, tensors]`."""
+    """Return number and sum of positive |values| - limit in the given rows: `[2, tensors]`."""
     tiles = segments.tiles[rows[segments.tiles[:, 0]]]
     sums, low = np.zeros((2, len(tiles))), limits.astype(np.float32)
     in_tiles(_sum_tiles, tiles, array(values), segments.table, low, sums)

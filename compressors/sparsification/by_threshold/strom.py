@@ -1,11 +1,11 @@
-"""Strom: an element waits until it exceeds a threshold, and then only its sign travels.
+"""Strom: elements accumulate until they exceed a threshold, and then only their sign is sent.
 
 r += g; an element with r_i > tau is sent as +tau, one with r_i < -tau as -tau, once per step
 however large it is; r -= what was sent. A sent element is one word of 32 bits: its index in 31 bits
 and its sign: 32 m / n bits for m sent elements. Messages are all-gathered and averaged.
 
-Biased with memory: a step loses sum over sent (|r_i| - tau)^2 + sum over others r_i^2, the next
-residual. Assumes that tau is known to all workers: it does not travel.
+Biased, with memory: a step's error is sum over sent (|r_i| - tau)^2 + sum over others r_i^2, the
+next residual. All workers know tau: it is not sent.
 
 Source: N. Strom, "Scalable distributed DNN training using commodity GPU cloud computing",
 Interspeech 2015.
@@ -53,7 +53,7 @@ class Strom(ErrorFeedback[StromParameters]):
         return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient to the residual and send signs: uint8, one frame per tensor."""
+        """Add the gradient to the residual and encode the signs: uint8, one frame per tensor."""
         tau, segments = self.parameters.tau, Segments.of(bucket.layout)
         residual = bucket_state(self.residual, bucket)
         indices, values, k = passing(bucket.gradient, segments, just_above(tau), memory=residual)

@@ -1,11 +1,11 @@
-"""Threshold-v: every element above a fixed magnitude travels, and no other.
+"""Threshold-v: exactly the elements above a fixed magnitude are sent.
 
-a = e + g; the elements with |a| > v travel as (value, index); e = a - what was sent ("hard
+a = e + g; the elements with |a| > v are sent as (value, index); e = a - what was sent ("hard
 threshold"). Without error feedback e stays zero. Messages have unequal lengths, m (32 + bits per
 index) bits for m elements. Biased: |Q(a)_i - a_i| <= v, so |Q(a) - a|^2 <= min(n v^2, |a|^2).
 
-v is in the gradients' units, and a v far below their magnitude costs more than sending them all;
-`indices: auto` then falls back to one bit a position. The default, .01, is that of GRACE's code.
+v is in the gradients' units, and a v far below their magnitude costs more than sending all of them;
+`indices: auto` then uses one bit per position. The default, .01, is that of GRACE's code.
 
 Source: A. Dutta et al., "On the discrepancy between the theoretical analysis and practical
 implementations of compressed communication for distributed deep learning", AAAI 2020,
@@ -54,7 +54,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         return self.mean_of(payloads, bucket, sparse.add_message)
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """The message of a bucket, uint8; the selection is freed before others are decoded."""
+        """Encode a bucket: uint8. The selection is freed before other messages are decoded."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
         limit = just_above(chosen.threshold)
@@ -77,5 +77,5 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
 
 @cache
 def just_above(threshold: float) -> np.float32:
-    """The smallest larger float32: elements that reach it are strictly above the threshold."""
+    """Return the next larger float32: elements that reach it are strictly above the threshold."""
     return np.float32(np.nextafter(np.float32(threshold), np.float32(np.inf)))

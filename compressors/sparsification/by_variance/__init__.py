@@ -1,1 +1,1 @@
-"""Methods that send elements whose sign is certain."""
+"""Methods that send elements whose sign is statistically certain."""

@@ -1,16 +1,16 @@
-"""Hybrid of variance-based compression and Strom's: an unambiguous element sends only tau.
+"""Hybrid of variance-based compression and Strom's method: unambiguous elements send ±tau.
 
-Each worker keeps r += mean_z g_z and v += sum_z (g_z / B)^2 over its samples z. An element travels
-when |r| > tau and r^2 > alpha v, as its sign alone: receivers add sign(r) tau, and
+Each worker keeps r += mean_z g_z and v += sum_z (g_z / B)^2 over its samples z. An element is sent
+if |r| > tau and r^2 > alpha v, only as its sign: receivers add sign(r) tau, and
     v = max(v - 2 |r| tau + tau^2, 0),    r = r - sign(r) tau,
 in this order; v decays by zeta at every step. A word is 31 bits of index (within the tensor) and
-the sign in bit 31: 32 sent bits per tensor. Workers all-gather words and average decoded values.
-Unsent elements stay in r: nothing is lost, |Q(g) - g|^2 <= |g|^2 at a first step (an element that
-is sent shrinks, the others count whole), and the mean of r over workers is what is owed.
+the sign in bit 31: 32 sent bits per tensor. Workers all-gather the words and average the decoded
+values. Unsent elements stay in r: nothing is lost, |Q(g) - g|^2 <= |g|^2 at a first step (unsent
+elements count in full), and the mean of r over workers is still to be delivered.
 
-Readings: v is corrected with r before tau is subtracted, as section 4.5 derives it from the sum of
-(g - S)^2; Algorithm 2 prints the two lines in the other order. By hand, r = .25, v = .06, tau = .1:
-.02, not .04. tau is in units of the gradient. Micro-batches and float64 as in `variance.py`.
+v is corrected with r before tau is subtracted, as section 4.5 derives it from the sum of (g - S)^2;
+Algorithm 2 prints the two lines in the other order. Example: r = .25, v = .06, tau = .1 give .02,
+not .04. tau is in units of the gradient. Micro-batches and float64 as in `variance.py`.
 
 Source: Y. Tsuzuku, H. Imachi, T. Akiba, "Variance-based Gradient Compression for Efficient
 Distributed Deep Learning", ICLR 2018 workshop, arXiv:1802.06058, section 4.5, Algorithm 2; tau and
@@ -53,13 +53,13 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         return Properties(conserves=True, error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """Raises `InputError` without second moments."""
+        """Exchange the bucket; raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
         tau = self.parameters.tau
         return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add a step's gradient, send signs, subtract tau: uint8, one frame per tensor."""
+        """Add the gradient, encode the signs and subtract tau: uint8, one frame per tensor."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         given = bucket.gradient, moments_of(bucket, "variance_hybrid"), segments
         words, k, _ = clear_words(

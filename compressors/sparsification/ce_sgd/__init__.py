@@ -1,1 +1,1 @@
-"""CE-SGD."""
+"""The method CE-SGD."""

@@ -1,30 +1,31 @@
-"""CE-SGD: a worker keeps sending the coordinates that served it well, until they do not.
+"""CE-SGD: a worker keeps sending the same coordinates as long as its loss falls.
 
-Worker i holds, for each tensor, a selection V (one bit per element), a map M of how often each
-element was in a rewarded selection, and the steps since each was sent. Before each step:
+Worker i has, for each tensor, a selection V (one bit per element), a map M of how often each
+element was in a rewarded selection, and the steps since each element was sent. Before each step:
     f(x_{t-1}) > f(x_t): V stays, M += V;    otherwise: V_j = 1 with probability |g_j| / max |g|
-(V_0 is drawn in that way too). g_V travels, and `speculative` n elements outside of V: those unsent
-for `unsent_limit` steps first, then by ascending M, ties at random. The server knows each worker's
-V, averages over all workers (absent elements count as zero) and sends the mean at the union.
+(V_0 is drawn in the same way). The worker sends g_V and `speculative` n elements outside of V:
+first those unsent for `unsent_limit` steps, then by ascending M, ties at random. The server knows
+each worker's V, averages over all workers (absent elements count as zero) and sends the mean at the
+union.
 
-Body of a tensor: a flag byte; V as bitmap of n bits, only when it differs from the last one;
-32 |V| bits of values; 64 a speculative element (indices, then values). Down: a bitmap of the union
-and its values, n + 32 |union|. With `levels` l, both kinds of values go as random roundings to
-2 l + 1 levels (Eq. 8): indices, a scale of 32 bits (their largest magnitude), then codes. Biased:
-at the first step E|Q(g) - g|^2 <= sum (1 - |g_j| / max |g|) g_j^2 in float32, with equality but for
+Body of a tensor: a flag byte; V as a bitmap of n bits, only if it has changed; 32 |V| bits of
+values; 64 bits per speculative element (indices, then values). Down: a bitmap of the union and its
+values, n + 32 |union| bits. With `levels` l, both kinds of values are rounded at random to 2 l + 1
+levels (Eq. 8): indices, a scale of 32 bits (their largest magnitude), then codes. Biased: at the
+first step E|Q(g) - g|^2 <= sum (1 - |g_j| / max |g|) g_j^2 in float32, with equality but for
 speculative elements.
 
 The feedback f is the worker's own loss: live and recorded training have it, a DDP hook takes it as
-`hook.loss`. Where it is unknown, a bucket has improved when <g_t, u_{t-1}> > 0 with u the last
-update: sufficient for a convex f and plain gradient descent; on mini-batches it agrees with the
-loss in half of the steps, which is chance. With nothing to compare yet, V stays and M too.
+`hook.loss`. If it is unknown, a bucket has improved if <g_t, u_{t-1}> > 0 with u the last update:
+this is sufficient for a convex f and plain gradient descent, but on mini-batches it agrees with the
+loss no more often than chance. With nothing to compare yet, V and M stay.
 
 In the paper's setting (4 workers, batches of 64, Adam; 40 to 60 steps) a worker sends 11 to 20 % of
 a dense gradient's bytes, the union has 31 to 56 %, both together 21 to 38 % (LeNet, ResNet-20, a
 narrow VGG). Table I has 32 %, Table II 44 and 49 % for WideResNet and VGG11. MobileNet's 79 % are
-not met; large networks with small batches come below (VGG-16, batches of 32: 4 and 16 %).
+not reproduced; large networks with small batches give less (VGG-16, batches of 32: 4 and 16 %).
 
-Readings where the paper is open or slips:
+Choices where the paper is open or has slips:
 * Both branches print f(x_{t-1}) > f(x_t); the second means "otherwise", as Algorithm 2 has it.
 * Line 14 draws V_j with probability M_j / max M: each later draw is the same V. The text behind
   Definition 3 has Bernoulli(|g_j| / max |g|), which is taken here; M ranks rare elements.
@@ -76,10 +77,10 @@ from gcsim.compressors.segments import Column, Segments, keys_of, starts
 from gcsim.compressors.sharing import fill_once
 
 REWARD, KEEP, DRAW = range(3)
-NEVER = np.int32(2**31 - 1)  # level of elements in V: after all values of M
-AGED = -1  # level of elements unsent for too long: before all values of M
-TRIES = 64  # places that are tried together, so that their memory is fetched together
-Piece = tuple[Tensor, Column]  # numbers of all tensors, and the bytes of each tensor's
+NEVER = np.int32(2**31 - 1)  # level of elements in V: larger than any M
+AGED = -1  # level of elements unsent for too long: smaller than any M
+TRIES = 64  # places tried in one batch, so that their memory is fetched together
+Piece = tuple[Tensor, Column]  # values of all tensors, and the bytes per tensor
 
 
 class CeSgdParameters(CompressorParameters):
@@ -95,7 +96,7 @@ class CeSgdParameters(CompressorParameters):
 
 
 class CeSgd(Compressor[CeSgdParameters]):
-    """Coordinates that are kept while the feedback is good; a server that remembers them."""
+    """Keeps coordinates while the feedback is good; the server knows each selection."""
 
     about = About(
         title="CE-SGD",
@@ -111,9 +112,9 @@ class CeSgd(Compressor[CeSgdParameters]):
     def __init__(self, worker: Worker, parameters: CeSgdParameters) -> None:
         super().__init__(worker, parameters)
         self._selections: dict[int, Selection] = {}  # by bucket
-        self._last: dict[int, Tensor] = {}  # last update, by bucket without a loss
-        self._losses: dict[int, float] = {}  # of the last step, by bucket
-        self._known: dict[tuple[int, int], Tensor] = {}  # the server's: V by (bucket, rank)
+        self._last: dict[int, Tensor] = {}  # last update, by bucket, if there is no loss
+        self._losses: dict[int, float] = {}  # loss of the last step, by bucket
+        self._known: dict[tuple[int, int], Tensor] = {}  # on the server: V by (bucket, rank)
 
     @classmethod
     def properties(cls, parameters: CeSgdParameters) -> Properties:
@@ -136,7 +137,7 @@ class CeSgd(Compressor[CeSgdParameters]):
         return update
 
     def _improved(self, bucket: Bucket) -> bool | None:
-        """Whether the last step did well; None when there is nothing to compare with."""
+        """Whether the last step improved; None if there is nothing to compare with."""
         index, loss = bucket.layout.index, bucket.loss
         if loss is not None:
             before, self._losses[index] = self._losses.get(index), loss
@@ -145,7 +146,7 @@ class CeSgd(Compressor[CeSgdParameters]):
         return None if last is None else inner_product(bucket.gradient, last) > 0
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """Select and pack a step's elements: uint8, one frame per tensor."""
+        """Select and pack the elements of a step: uint8, one frame per tensor."""
         p, me, layout = self.parameters, self.worker, bucket.layout
         segments, values = Segments.of(layout), bucket.gradient.cpu()
         state = self._selections.setdefault(layout.index, Selection(segments, p.unsent_limit))
@@ -173,7 +174,7 @@ class CeSgd(Compressor[CeSgdParameters]):
         return message.to(bucket.gradient.device)
 
     def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
-        """The mean over workers at the union of what they sent; remembers new selections."""
+        """Return the mean over workers at the union of what they sent; store new selections."""
         layout, segments = bucket.layout, Segments.of(bucket.layout)
         nbytes, total = bytes_of(segments), torch.zeros(layout.numel)
         union = torch.zeros(int(nbytes.sum()), dtype=torch.uint8)
@@ -205,11 +206,11 @@ def _finds(found: Tensor, *_: object) -> Any:
 
 
 class Selection:
-    """A bucket's state on one worker, in host memory.
+    """A bucket's selection state on one worker, in host memory.
 
-    One pass rewards or draws V, brings ages on and counts candidates by block. The counts divide
-    the speculative elements among the blocks (a multivariate hypergeometric draw: every set of ties
-    is as likely), and each block finds its share by trying places.
+    One pass rewards or redraws V, updates the ages and counts candidates per block. The counts
+    divide the speculative elements among the blocks (a multivariate hypergeometric draw: every set
+    of ties is equally likely), and each block finds its share by trying places.
     """
 
     def __init__(self, segments: Segments, unsent_limit: int) -> None:
@@ -217,7 +218,7 @@ class Selection:
         self.segments, self.unsent_limit = segments, unsent_limit
         self.chosen = torch.zeros(int(bytes_of(segments).sum()), dtype=torch.uint8)  # V, bitmaps
         self.rewards = torch.zeros(n, dtype=torch.int32)  # M
-        # 0: in V, or speculative at the last step; else steps unsent, up to 255
+        # 0: in V, or speculative at the last step; else the number of steps unsent, up to 255
         self.age = torch.zeros(n, dtype=torch.uint8)
         self.begun = False
 
@@ -225,13 +226,11 @@ class Selection:
         self, values: Tensor, improved: bool | None, wanted: Column, keys: NDArray[np.uint64],
         draws: Callable[[int], np.random.Generator],
     ) -> tuple[Column, Tensor, Column]:  # fmt: skip
-        """Reward V when the last step improved, else draw another by `values`; V stays for None.
-
-        `wanted` are speculative elements by tensor, `draws` makes a tensor's generator. Returns by
-        tensor whether V differs from the last one, or is the first: 0 or 1; speculative places
-        within tensors, int32, ascending, as many as wanted or as are outside of V; their number by
-        tensor.
-        """
+        """Reward V if the last step improved, redraw it by `values` if not, or keep it (None).
+        `wanted` is the number of speculative elements per tensor, `draws` makes a tensor's
+        generator. Returns: whether V has changed or is the first, per tensor: 0 or 1; speculative
+        indices within tensors, int32, ascending, as many as wanted or as are outside of V; their
+        number per tensor."""
         segments, first, self.begun = self.segments, not self.begun, True
         mode = DRAW if first or improved is False else REWARD if improved else KEEP
         highest = np.zeros(len(wanted))
@@ -240,7 +239,7 @@ class Selection:
         counts = self._choose(values, mode, highest, keys)
         new = _each(counts[4], segments) > 0
         plan, levels = self._plan(counts, wanted, draws)
-        # inverted keys: other random numbers than those that V is drawn with
+        # inverted keys give other random numbers than those that V is drawn with
         found = self._find(plan, levels, ~keys)
         return (new | first).astype(np.int64), found, _each(plan[0] + plan[2], segments)
 
@@ -248,7 +247,7 @@ class Selection:
     def _choose(
         self, values: Tensor, mode: int, highest: NDArray[np.float64], keys: NDArray[np.uint64]
     ) -> NDArray[np.int64]:
-        """Take a step of V, M and the ages; int64 `[5, blocks]`: elements in V; others unsent for
+        """Update V, M and the ages; return int64 `[5, blocks]`: elements in V; others unsent for
         too long; smallest M of the rest; how many have it; whether V has changed."""
         segments, blocks = self.segments, self.segments.cells(BLOCK)
         state = array(self.chosen), array(self.rewards), array(self.age)
@@ -260,7 +259,7 @@ class Selection:
 
     @counted_as(_finds)
     def _find(self, plan: NDArray[np.int64], levels: Column, keys: NDArray[np.uint64]) -> Tensor:
-        """The plan's elements, int32, whose age becomes 0; little of M and the ages is touched."""
+        """Find the plan's elements, int32, and reset their age; reads little of M and ages."""
         sizes, limit = plan[0] + plan[2], np.uint8(self.unsent_limit)
         found = np.empty(sizes.sum(), dtype=np.int32)
         given = array(self.rewards), array(self.age), levels, limit, plan, starts(sizes), keys
@@ -271,7 +270,7 @@ class Selection:
     def _plan(
         self, counts: NDArray[np.int64], wanted: Column, draws: Callable[[int], np.random.Generator]
     ) -> tuple[NDArray[np.int64], Column]:
-        """(elements below the level, at it, and those at it that travel, `[3, blocks]`; levels)."""
+        """Return (elements below the level, at it, at it and sent, `[3, blocks]`; levels)."""
         segments, blocks = self.segments, self.segments.cells(BLOCK)
         held, aged, lowest, ties, _ = counts
         least = np.full(len(wanted), NEVER, dtype=np.int64)
@@ -279,7 +278,7 @@ class Selection:
         at_least = np.where(lowest == least[blocks.owner], ties, 0)
         wanted = np.minimum(wanted, segments.length - _each(held, segments))
         late, lowest_too = (_each(each, segments) for each in (aged, aged + at_least))
-        # the level of the last that travels: aged elements suffice, or the lowest M is needed
+        # level of the last element to send: aged elements suffice, or the lowest M is needed
         levels, none = np.where(late < wanted, least, AGED), 0 * aged
         plan = np.where(levels[blocks.owner] < 0, (none, aged, none), (aged, at_least, none))
         for t in np.flatnonzero(lowest_too < wanted).tolist():
@@ -298,7 +297,7 @@ class Selection:
 
 
 def _each(numbers: NDArray[np.int64], segments: Segments) -> Column:
-    """Sum over each tensor's blocks."""
+    """Sum over the blocks of each tensor."""
     return bits_each(np.append(0, numbers.cumsum()), segments)
 
 
@@ -306,10 +305,8 @@ def _each(numbers: NDArray[np.int64], segments: Segments) -> Column:
 def level_of(
     rewards: Tensor, age: Tensor, limit: int, wanted: int
 ) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-    """Level of the wanted-th element of a tensor outside of V; each block's elements below and at.
-
-    The slow way, for when fewer than wanted have the lowest M.
-    """
+    """Return the level of the wanted-th element of a tensor outside of V, and each block's number
+    of elements below and at it. Slow; only used if fewer than wanted have the lowest M."""
     ages = array(age)
     levels = np.where(ages > limit, np.int32(AGED), array(rewards))
     levels[ages == 0] = NEVER
@@ -335,7 +332,7 @@ def _choose_tiles(
             numbers = counts[:, places[t, 3] + first // BLOCK]
             if mode == DRAW:
                 for j in range((m.size + 3) // 4):
-                    # four numbers of 16 bits a word, found by place: tiles do not matter
+                    # four 16-bit numbers per word, indexed by place, so that tiles do not matter
                     words[j] = bits64(keys[t], first // 4 + j)
                 weight, random, scale = weights[some], words.view(np.uint16), highest[t] / 65536.0
                 chosen[m.size :] = 0
@@ -356,12 +353,12 @@ def _choose_tiles(
 
 @loop
 def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> None:
-    """All outside of V becomes a step older; the first four of the block's numbers."""
+    """Age all elements outside of V by a step; compute the block's first four numbers."""
     free = np.empty(BLOCK, dtype=np.int32)
     held, aged, lowest, ties = np.int32(0), np.int32(0), NEVER, np.int32(0)
     for i in range(m.size):
         inside = chosen[i] != 0
-        # before this step; `_level`, which looks after it, asks for more than `limit`
+        # age before this step; `_level`, which sees the age after it, compares with `limit` by >
         late = (not inside) & (age[i] >= limit)
         older = age[i] + np.uint8(age[i] < np.uint8(255))
         age[i] = np.uint8(0) if inside else older
@@ -372,13 +369,13 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
     for i in range(m.size):
         ties += np.int32(free[i] == lowest)
     numbers[0], numbers[1], numbers[2] = held, aged, lowest
-    # without a candidate all elements tie at NEVER
+    # without a candidate all elements would tie at NEVER
     numbers[3] = ties if lowest < NEVER else np.int32(0)
 
 
 @loop
 def _level(age: Any, reward: Any, limit: Any) -> Any:
-    # age 0: in V, since `_look_outside` has made all others older
+    # age 0 means in V, since `_look_outside` has aged all others
     level = np.int64(AGED) if age > limit else np.int64(reward)
     return level if age > 0 else np.int64(NEVER)
 
@@ -388,7 +385,7 @@ def _find_tiles(
     start: int, stop: int, tiles: Any, places: Any, rewards: Any, ages: Any, levels: Any,
     limit: Any, plan: Any, starts: Any, keys: Any, found: Any,
 ) -> None:  # fmt: skip
-    """Each block's share; of more than half of the ties, all of them less some."""
+    """Find each block's share; to take more than half of the ties, take all and remove some."""
     marks = np.zeros(BLOCK, dtype=np.uint8)
     eights = marks.view(np.uint64)
     for tile in range(start, stop):
@@ -399,13 +396,13 @@ def _find_tiles(
             block = places[t, 3] + number
             below, ties, drawn = plan[:, block]
             most = 2 * drawn > ties
-            # a few ties are found by trying: the block need not be read
+            # a few ties are found by trying, without reading the block
             if below > 0 or most:
                 for i in range(m.size):
                     level = _level(age[i], m[i], limit)
                     marks[i] = (level < levels[t]) | (most & (level == levels[t]))
             changes = ties - drawn if most else drawn
-            # each block has 2^40 random numbers of its own, more than it can try
+            # each block has 2^40 random numbers to itself, more than it can use
             _change_marks(marks, most, changes, m, age, levels[t], limit, keys[t], number << 40)
             at = starts[block]
             for j in range((m.size + 7) // 8):
@@ -423,10 +420,8 @@ def _change_marks(
     marks: Any, most: Any, changes: Any, m: Any, age: Any, level: Any, limit: Any, key: Any,
     number: Any,
 ) -> None:  # fmt: skip
-    """Turn as many random ties from `most` to the opposite: try places until there are enough.
-
-    At most .7 tries an element.
-    """
+    """Flip `changes` random ties from `most` to the opposite, by trying places. Needs at most .7
+    tries per element."""
     places, fits = np.empty(TRIES, dtype=np.int64), np.empty(TRIES, dtype=np.bool_)
     while changes > 0:
         for j in range(TRIES):
@@ -435,7 +430,7 @@ def _change_marks(
         for j in range(TRIES):
             fits[j] = _level(age[places[j]], m[places[j]], limit) == level
         for j in range(TRIES):
-            # a place that came before has changed already and does not count
+            # a place that was tried before has already changed and does not count
             if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
                 marks[places[j]] = not most
                 changes -= 1
@@ -448,7 +443,7 @@ def _change_marks(
 def rounded(
     inside: Piece, outside: Piece, levels: int, keys: NDArray[np.uint64]
 ) -> tuple[Piece, Piece]:
-    """Scales and codes of values in V and outside of it, which each tensor rounds together."""
+    """Return scales and codes of the values in V and outside, which each tensor rounds together."""
     count = (inside[1] + outside[1]) // 4
     both, at = torch.empty(int(count.sum())), 4 * starts(count)
     put_all(both.view(torch.uint8), [(at, *inside), (at + inside[1], *outside)])
@@ -463,11 +458,9 @@ def add_elements(
     message: Tensor, layout: BucketLayout, known: Tensor | None, levels: int | None, out: Tensor,
     weight: float, union: Tensor,
 ) -> Tensor:  # fmt: skip
-    """out += weight * a worker's elements, in place, whose bits are set in the bitmaps `union`.
-
-    `known` is the worker's last V, None if there was none; returns the one it has now. Raises
-    `InputError` when the message is damaged.
-    """
+    """Add weight * a worker's elements to `out` in place and set their bits in the bitmaps `union`.
+    `known` is the worker's last V, or None; returns its current V. Raises `InputError` if the
+    message is damaged."""
     segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
     nbytes, at = bytes_of(segments), found.at
     flags = taken(message, at, np.minimum(1, found.size), torch.uint8).numpy()
@@ -505,7 +498,7 @@ def add_elements(
 
 
 def add_answer(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the server's means, in place; `InputError` for a damaged message."""
+    """Add weight * the server's means to `out` in place; `InputError` if the message is damaged."""
     segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
     nbytes, many = bytes_of(segments), 4 * found.nonzero
     found.demand_sizes(nbytes + many)
@@ -516,7 +509,7 @@ def add_answer(message: Tensor, layout: BucketLayout, out: Tensor, weight: float
 
 
 def _counted(bits: Tensor, segments: Segments) -> tuple[NDArray[np.int64], Column]:
-    """(`bit_starts`; set bits of each tensor); `InputError` for bits behind a tensor's last."""
+    """Return (`bit_starts`; set bits per tensor); `InputError` for bits past a tensor's end."""
     packing.demand_no_stray(array(bits), starts(bytes_of(segments)), segments.length, 1)
     begins = bitmap.bit_starts(bits, segments)
     return begins, bits_each(begins, segments)
@@ -529,7 +522,7 @@ def _demand(fits: Any, fault: str, *numbers: object) -> None:
 
 @kernel("reduction")
 def inner_product(a: Tensor, b: Tensor) -> float:
-    """<a, b> of float32 `[n]`, in float64."""
+    """Return <a, b> of float32 `[n]`, in float64."""
     sums = partial_sums(a.numel())
     in_parallel(block_products, a.numel(), array(a), array(b), sums, grain=SUM_BLOCK)
     return float(sums.sum())

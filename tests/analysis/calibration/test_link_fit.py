@@ -130,7 +130,7 @@ def test_an_overhead_is_found_where_a_protocol_hides_latency() -> None:
     found = fit(points, inside=INSIDE)
     assert float(found.link.overhead) == pytest.approx(200 * US, rel=0.02)
     assert float(found.link.latency) == pytest.approx(50 * US, rel=0.1)
-    assert found.overhead.startswith("taken up")
+    assert found.overhead.startswith("included")
 
 
 def test_an_overhead_that_is_no_different_from_latency_is_said_to_be_so() -> None:
@@ -153,7 +153,7 @@ def test_another_rate_of_long_messages_is_found_and_where_it_begins() -> None:
     assert float(first.bandwidth) == 1
     assert float(second.bandwidth) == pytest.approx(1 / 2, rel=0.02)
     assert abs(found.worst.error) < 0.02
-    assert found.steps.startswith("taken up")
+    assert found.steps.startswith("included")
 
 
 @pytest.mark.long

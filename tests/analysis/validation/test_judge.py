@@ -230,7 +230,7 @@ def test_an_ordering_counts_pairs_of_different_groups() -> None:
     (kept,) = judge(suite(bound), Findings(orderings=(ordering,))).bounds
     assert (kept.reached, kept.points, kept.kept) == (0.8, 5, True)
     assert "80.0 % of 5 pairs right" in bound_cells(kept)
-    assert "not so: b over c" in ordering_text(ordering)
+    assert "reversed: b over c" in ordering_text(ordering)
     stricter = replace(bound, limit=0.9)
     assert not judge(suite(stricter), Findings(orderings=(ordering,))).kept
 

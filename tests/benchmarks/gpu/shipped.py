@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog.at_hand import device_at_hand
 from gcsim.scenarios.catalog.devices import device_yaml
+from gcsim.scenarios.catalog.this_machine import this_device
 from tests.benchmarks.gpu.crew import read
 
 CALIBRATED = "calibrated"
@@ -57,7 +57,7 @@ def _entry(path: Path) -> str:
     """The catalogue's entry with what was measured over it; alone for a device that it has not."""
     (measured,) = catalog.read_devices(path).values()
     try:
-        shipped = catalog.device(device_at_hand())
+        shipped = catalog.device(this_device())
     except InputError:
         return device_yaml(measured, "Measured by `make gpu`; the catalogue has no such device.")
     found = replace(

@@ -94,6 +94,23 @@ def test_worlds_that_change_places_alone_have_a_break_even() -> None:
     assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.01)
 
 
+def test_a_method_that_pays_on_fast_links_alone_has_its_least_rate() -> None:
+    """Gathered to 16 workers, QSGD's payloads are longer than the dense exchange; Gloo's work on
+    the host, which sets the time of fast links, is less."""
+    words = Words(model="resnet50", device="v100", gpus=4, nodes=4, network="10gbe")
+    gloo = "cluster.collectives.transport=gloo"
+    engine = Engine(ask(None, words, ["uncertainty.draws=16", gloo]))
+    (found,) = break_even(engine, ["QSGD 4 bit"], [], lambda: None)
+    assert found.above
+    assert found.rate is not None
+    link = slowest_link(engine.question)
+    assert link is not None
+    for factor, pays in ((0.5, False), (2, True)):
+        rows = engine.rows(link.at(factor * found.rate), ["QSGD 4 bit"], draws=True)
+        assert rows is not None
+        assert (rows["QSGD 4 bit"].iteration_s < rows["dense"].iteration_s) is pays
+
+
 def test_a_range_beyond_the_rates_tried_is_open() -> None:
     """In more than a tenth of the worlds fp16 pays at the fastest rate too: no rate is the 90th
     percentile, though a smoothed one of the places that lines reach would be."""

@@ -98,7 +98,7 @@ def test_the_catalogues_entry_has_what_was_calibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an H100 that was calibrated in another place; its board is the catalogue's."""
-    monkeypatch.setattr(shipped, "device_at_hand", lambda: "h100_sxm")
+    monkeypatch.setattr(shipped, "this_device", lambda: "h100_sxm")
     calibrated = (ROOT / "docs/measured/h100_2026-11-27_device.yaml").read_text()
     (tmp_path / "calibrated.yaml").write_text(calibrated)
     assert list(shipped.write(tmp_path)) == [tmp_path / "device.yaml"]

@@ -361,12 +361,12 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ("factors: [{from: 64}]", "network.factors.0.from: 64 has no unit; write it like '25 MiB'"),
         ("factors: [{bandwidth: 0.5}]", "key 'from' is missing in network.factors.0"),
         ("trace: {points: [[0 s, 1 Mbit/s]], after: hold}", "a.yaml:1:1: error: network: "
-         "`bandwidth` would have no effect beside `trace`, which is the goodput over time; remove "
+         "`bandwidth` would have no effect with `trace`, which is the goodput over time; remove "
          "one of them"),
         ("up: {latency: 1 ms}", "a.yaml:4:3: error: network.up: key 'bandwidth' is missing; write "
          "it, or `like:` with"),
         ("shared: true\n  up: {bandwidth: 1 Mbit/s, latency: 1 ms}", "a.yaml:1:1: error: network: "
-         "`up` beside `shared: true`: a half-duplex medium has one direction; remove one of "
+         "`up` with `shared: true`: a half-duplex medium has one direction; remove one of "
          "them"),
         ("efficiency: 0.9\n  limited: true", "a.yaml:1:1: error: network: `limited` would have no "
          "effect with a stated goodput; leave out limited, or efficiency and trace"),

@@ -109,7 +109,7 @@ def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
         (
             "network: 25gbe\n",
             "network: 25gbe\n  device: v100\n",
-            "a.yaml:6:3: error: cluster.device beside groups: each group has its own device; move "
+            "a.yaml:6:3: error: cluster.device with groups: each group has its own device; move "
             "it into the groups, or leave cluster.groups out",
         ),
         ("{nodes: 2, ", "{", "a.yaml:8:7: error: cluster.groups.1: key 'nodes' is missing; write"),
@@ -158,12 +158,12 @@ def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
             "compressors:",
             "training: {faults: {horizon: 9 s, restart: 1 s, deaths: [{node: 1, at: 2 s}]}}\n"
             "compressors:",
-            "error: training.faults beside cluster.groups; leave one of the two out",
+            "error: training.faults with cluster.groups; leave one of the two out",
         ),
         (
             "network: 10gbe}",
             "network: 10gbe, batch_size: 8}\n  batch: by_speed",
-            "a.yaml:8:81: error: cluster.groups.1.batch_size beside by_speed; leave one of the two",
+            "a.yaml:8:81: error: cluster.groups.1.batch_size with by_speed; leave one of the two",
         ),
         (
             "network: 25gbe\n",

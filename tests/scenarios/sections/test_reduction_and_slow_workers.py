@@ -304,7 +304,7 @@ def test_check_describes_them(columns: int, monkeypatch: pytest.MonkeyPatch) -> 
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
-    assert "additions float32 40 GB/s" in text
+    assert "summation float32 40 GB/s" in text
     assert "on the host encode, decode: the workers of a machine share its cores" in text
     assert "compute takes node 2 1.25x as long" in text
     assert "worker 1 2.00x, worker 3 1.50x as long, times its node's" in text

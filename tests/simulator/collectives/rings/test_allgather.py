@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
+from gcsim.simulator.collectives.rings.synchronous_allgatherv import PreparedRounds
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Ring, Wire, entries_of, rows_of
 from tests.simulator.links import KINDS
@@ -155,11 +156,14 @@ def test_larger_gathers_over_any_links_are_the_simulation(p: int, kind: str) -> 
     assert pieces.tolist() == on_arrival(starts, sizes, links, 8, key=5)
 
 
+@pytest.mark.parametrize("ring", [PreparedPipeline, PreparedRounds])
 @given(sizes=st.lists(st.integers(0, 400), min_size=2, max_size=9), piece=st.integers(1, 120))
-def test_pipelined_ring_keeps_the_bound_of_traeff_et_al(sizes: list[int], piece: int) -> None:
+def test_rings_in_pieces_keep_the_bound_of_traeff_et_al(
+    ring: type[PreparedPipeline] | type[PreparedRounds], sizes: list[int], piece: int
+) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)
-    finishes = PreparedPipeline(sizes, [link(10**9)] * p, piece)(times([0] * p))
+    finishes = ring(sizes, [link(10**9)] * p, piece)(times([0] * p))
     assert finishes.max() <= (sum(sizes) + (p - 1) * piece) * 1000
     assert finishes.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
 

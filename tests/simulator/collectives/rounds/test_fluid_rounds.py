@@ -47,13 +47,7 @@ class FluidWorld(World):
         self.env = simpy.Environment()
         self.medium = Medium(self.env, {})
         self.boxes = {}
-        ranks = [FluidRank(self, rank) for rank in range(case.p)]
-        for rank in ranks:
-            rank.held = algorithm.start(rank)
-            self.env.process(rank.live(algorithm.program))
-        self.env.run()
-        self.finishes = [rank.exit for rank in ranks]
-        self.held = [rank.held for rank in ranks]
+        self.play(algorithm, FluidRank)
 
     def journey(self, a: int, b: int) -> tuple[dict[Any, Rate], list[Any], Link]:
         """Capacities, what is crossed, and what a message alone sees."""

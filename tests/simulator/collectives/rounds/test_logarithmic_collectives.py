@@ -119,7 +119,10 @@ class World:
         self.env = simpy.Environment()
         self.shares, self.crowd = crowd, Counter()
         self.boxes: dict[tuple[int, int, object], simpy.Store] = {}
-        ranks = [Rank(self, rank) for rank in range(self.case.p)]
+        self.play(algorithm, Rank)
+
+    def play(self, algorithm: Algorithm, kind: type[Rank]) -> None:
+        ranks = [kind(self, rank) for rank in range(self.case.p)]
         for rank in ranks:
             rank.held = algorithm.start(rank)
             self.env.process(rank.live(algorithm.program))

@@ -9,7 +9,7 @@ from pathlib import Path
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 
-AUTO = "auto"  # name of the device at hand
+AUTO = "auto"  # word for this machine's device
 _NAMES = re.compile(rf"{AUTO}|cuda(:\d+)?|mps", re.IGNORECASE)
 _LOG = logging.getLogger(__name__)
 _BOARD, _PROCESSOR = Path("/proc/device-tree/model"), Path("/proc/cpuinfo")
@@ -17,18 +17,18 @@ _KEY = "model name"
 
 
 def device_named(word: str) -> str:
-    """Entry that a word stands for, at hand or in the catalogue; raises `InputError`."""
-    return device_at_hand() if is_at_hand(word) else catalog.device(word).name
+    """Return the catalogue entry for a word, which may be `AUTO`; raises `InputError`."""
+    return this_device() if means_this_device(word) else catalog.device(word).name
 
 
-def is_at_hand(word: object) -> bool:
-    """Whether a word stands for the device at hand."""
+def means_this_device(word: object) -> bool:
+    """Return whether a word stands for this machine's device."""
     return isinstance(word, str) and _NAMES.fullmatch(word) is not None
 
 
-def device_at_hand() -> str:
-    """Entry of the GPU at hand by torch.cuda's name, else of the board or processor by Linux's;
-    `InputError` if the catalogue has none."""
+def this_device() -> str:
+    """Return the entry of this machine's GPU by torch.cuda's name, else of its board or processor
+    by Linux's; raises `InputError` if the catalogue has none."""
     import torch
 
     gpu = torch.cuda.is_available()
