@@ -1,4 +1,4 @@
-"""`gcsim compare RUN RUN ...`: results of runs side by side, or beside what a hook measured."""
+"""`gcsim compare RUN RUN ...`: results of runs side by side, or next to measurements of a hook."""
 
 from __future__ import annotations
 
