@@ -149,7 +149,7 @@ def test_a_model_without_flops_is_refused() -> None:
     facts = model(8, "blank", kinds=False)
     layers = tuple(replace(layer, forward_flops=0) for layer in facts.layers)
     blank = replace(facts, layers=layers)
-    with pytest.raises(InputError, match="nor the FLOPs of model 'blank' are known"):
+    with pytest.raises(InputError, match="nor the FLOPs of model 'blank' is known"):
         step_time(blank, device())
 
 

@@ -424,7 +424,7 @@ def test_impossible_links_are_refused(changes: dict[str, object], message: str) 
             lambda: replace(ON_AND_OFF, rates=(ONE, ONE, ONE * 0), back_to=Fraction(3, 2)),
             "no rate that repeats",
         ),
-        (lambda: replace(ON_AND_OFF, rates=(ONE, ONE, ONE * 0), after="hold"), "holds for ever"),
+        (lambda: replace(ON_AND_OFF, rates=(ONE, ONE, ONE * 0), after="hold"), "holds forever"),
         (lambda: replace(ON_AND_OFF, back_to=Fraction(2)), "goes back to 2 s"),
         (lambda: replace(ON_AND_OFF, back_to=ONE, after="hold"), "goes back to 1 s"),
     ],
