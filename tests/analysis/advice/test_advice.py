@@ -187,6 +187,16 @@ def test_rdma_is_assumed_of_two_nics_as_of_one() -> None:
     assert "NCCL over TCP" in header(scenario, None)
 
 
+def test_uplinks_are_named_and_assumed_where_nodes_fill_more_than_a_rack() -> None:
+    words = Words(model="lenet", device="v100", nodes=4, network="25gbe")
+    for nodes, named in ((2, True), (4, False)):
+        racks = f"cluster.racks={{nodes: {nodes}, uplink: 10gbe, uplinks: 2}}"
+        scenario = ask(None, words, [racks]).scenario
+        assert ("racks of 2 nodes joined by 20 Gbit/s" in header(scenario, None)) == named
+        links = [one.partition(":")[0] for one in assumed(scenario, shipped=False)]
+        assert ("2 x 10gbe" in links) == named
+
+
 def test_the_links_of_all_groups_are_assumed() -> None:
     words = Words(model="lenet", group=["2 x 4 v100 @ 25gbe", "2 x 4 a100_sxm_80gb @ 100gbe"])
     told = assumed(ask(None, words).scenario, shipped=False)
