@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.question import LARGE_BUCKET, LOCAL, Question
-from gcsim.scenarios.advice.slowest_link import links_between, slowest_link
+from gcsim.scenarios.advice.slowest_link import holder_of, links_between, slowest_link
 from gcsim.scenarios.findings import Change, Limits
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
@@ -68,7 +68,8 @@ def _faster_links(question: Question) -> Iterator[tuple[str, tuple[str, ...], st
             yield f"half {near}latency{of}", one.latency(Fraction(1, 2)), ""
     if several and cluster.devices_per_node > 1 and not cluster.groups:
         rate = exact(2 * cluster.intra_node.bandwidth, "bandwidth")
-        yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""
+        bus = holder_of(question, 0, "cluster.intra_node")
+        yield "twice the bus's bandwidth", (f"{bus}.bandwidth={rate}",), ""
 
 
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:

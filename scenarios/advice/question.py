@@ -218,6 +218,8 @@ def ask(
     else:
         (document, path), in_file = read_scenario(source), True
     _put_into(document, said, called)
+    if not in_file:
+        _without_lone_group(document, called("group"))
     found = Question(document, path, (*_limit(words), *overrides), seed)
     if not in_file:
         loop = () if found.states_loop else (SUPPOSED_LOOP,)
@@ -331,6 +333,18 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     if words.group:
         put("group", lambda: [_group(one, words) for one in words.group or ()])
     return said, problems
+
+
+def _without_lone_group(document: Document, place: str) -> None:
+    """Describe a single group as a cluster without groups, whose settings answers can change."""
+    cluster = document.data["cluster"]
+    if len(cluster.get("groups", ())) != 1:
+        return
+    (group,) = cluster.pop("groups")
+    for key, value in group.items():
+        cluster[key] = value
+        document.forget(("cluster", key))
+        document.values["cluster", key] = document.keys["cluster", key] = place
 
 
 def _group(text: str, words: Words) -> dict[str, Any]:

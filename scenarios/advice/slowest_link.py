@@ -7,7 +7,7 @@ of nodes with equal links share one entry.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from gcsim.scenarios.advice.question import Question
@@ -72,7 +72,10 @@ def links_between(question: Question) -> list[LinkBetween]:
     """The links that a message between the farthest workers crosses: NICs, or a lone node's bus,
     then uplinks."""
     cluster = question.scenario.cluster
-    found = [*_of_groups(question)] if cluster.groups else [nearest_link(cluster)]
+    near = nearest_link(cluster)
+    found = [replace(near, holders=(holder_of(question, 0, near.holders[0]),))]
+    if cluster.groups:
+        found = [*_of_groups(question)]
     racks = cluster.racks
     if racks is not None:
         counts = racks.uplinks, racks.pod_uplinks
@@ -95,19 +98,22 @@ def slowest_link(question: Question) -> LinkBetween | None:
 _UPLINKS = {"uplink": "the racks' uplinks", "pod_uplink": "the pods' uplinks"}
 
 
+def holder_of(question: Question, group: int, setting: str) -> str:
+    """Return the setting of the group in place of the cluster's, where the group states it."""
+    groups, key = question.stated("cluster", "groups"), setting.removeprefix("cluster.")
+    return f"cluster.groups.{group}.{key}" if groups and key in groups[group] else setting
+
+
 def _of_groups(question: Question) -> Iterator[LinkBetween]:
     """The NICs of groups of nodes, alike ones together."""
     cluster = question.scenario.cluster
     stated = question.stated("cluster", "groups")
-    first, alike = 0, dict[Link, list[int]]()
+    network, first, alike = "cluster.network", 0, dict[Link, list[int]]()
     for number, group in enumerate(cluster.groups):
         alike.setdefault(cluster.nic(first), []).append(number)
         first += group.nodes
     for link, numbers in alike.items():
-        own = [number for number in numbers if "network" in stated[number]]
-        holders = [f"cluster.groups.{number}.network" for number in own]
-        if len(own) < len(numbers):
-            holders.append("cluster.network")
+        holders = dict.fromkeys(holder_of(question, number, network) for number in numbers)
         named = dict.fromkeys(cluster.groups[number].device.name for number in numbers)
         yield LinkBetween(
             link=link,

@@ -205,6 +205,7 @@ UNLIKE = ("2 x 2 v100 @ 10gbe", "2 x 2 t4 @ 1gbe")
             "cluster.racks={nodes: 2, uplink: 100mbit_ethernet}",
             "the bandwidth of the racks' uplinks",
         ),
+        ({"group": ALIKE[:1]}, "seed=1", "the bandwidth"),
         ({"group": UNLIKE}, "seed=1", "the bandwidth of the t4 nodes' links"),
     ],
 )
@@ -248,16 +249,19 @@ def test_groups_with_equal_links_are_one_link() -> None:
     unnamed = replace(named, document=deepcopy(named.document))
     cluster = unnamed.document.data["cluster"]
     cluster["network"] = cluster["groups"][1].pop("network")
-    for asked_for, holders in (
+    lone = replace(named, document=deepcopy(named.document))
+    lone.document.data["cluster"]["groups"].pop()
+    for posed, holders in (
         (named, ("cluster.groups.0.network", "cluster.groups.1.network")),
         (unnamed, ("cluster.groups.0.network", "cluster.network")),
+        (lone, ("cluster.groups.0.network",)),
     ):
-        (link,) = links_between(asked_for)
+        (link,) = links_between(posed)
         assert (link.name, link.holders) == ("", holders)
-        faster = asked_for.changed(link.faster(2))
+        faster = posed.changed(link.faster(2))
         assert faster is not None
         nics = {faster.cluster.nic(node).bandwidth for node in range(4)}
-        assert nics == {2 * asked_for.scenario.cluster.nic(0).bandwidth}
+        assert nics == {2 * posed.scenario.cluster.nic(0).bandwidth}
 
 
 def test_local_steps_are_no_change_where_there_are_some() -> None:
