@@ -218,10 +218,9 @@ def ask(
     else:
         (document, path), in_file = read_scenario(source), True
     _put_into(document, said, called)
-    if not in_file:
-        _without_lone_group(document, called("group"))
     found = Question(document, path, (*_limit(words), *overrides), seed)
     if not in_file:
+        _without_lone_group(document, called("group"))
         loop = () if found.states_loop else (SUPPOSED_LOOP,)
         half = (SUPPOSED_HALF,) if _in_half(found) else ()
         found = replace(found, supposed=(*loop, *half))
