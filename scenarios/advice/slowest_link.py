@@ -69,13 +69,13 @@ def nearest_link(cluster: Cluster) -> LinkBetween:
 
 
 def links_between(question: Question) -> list[LinkBetween]:
-    """The links that a message between the farthest workers crosses: NICs, or a lone node's bus,
-    then uplinks."""
+    """The links that a message between the farthest workers crosses: NICs (of the groups with the
+    slowest ones), or a lone node's bus, then uplinks."""
     cluster = question.scenario.cluster
     near = nearest_link(cluster)
     found = [replace(near, holders=(holder_of(question, 0, near.holders[0]),))]
     if cluster.groups:
-        found = [*_of_groups(question)]
+        found = [min(_of_groups(question), key=_goodput)]
     racks = cluster.racks
     if racks is not None:
         counts = racks.uplinks, racks.pod_uplinks
@@ -92,7 +92,11 @@ def slowest_link(question: Question) -> LinkBetween | None:
     """The link with the lowest goodput; None for one worker."""
     if question.scenario.cluster.workers == 1:
         return None
-    return min(links_between(question), key=lambda one: one.link.rate)
+    return min(links_between(question), key=_goodput)
+
+
+def _goodput(one: LinkBetween) -> Fraction:
+    return one.link.rate
 
 
 _UPLINKS = {"uplink": "the racks' uplinks", "pod_uplink": "the pods' uplinks"}
