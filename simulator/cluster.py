@@ -259,6 +259,13 @@ class Cluster:
         served = chosen.names_servers and chosen.server_hosts == "nodes"
         return self.devices_per_node > 1 or chosen.stages or served
 
+    @property
+    def uplinks(self) -> dict[str, tuple[int, Link]]:
+        """Return, for "racks" and "pods", the nodes below a switch and its uplinks as one link;
+        only levels of which the nodes fill more than one."""
+        levels = zip(("racks", "pods"), self.racks.levels if self.racks else (), strict=False)
+        return {name: level for name, level in levels if level[0] < self.nodes}
+
     def nic(self, node: int) -> Link:
         """Return the network link of a node."""
         return self.nics.get(node, self.network)

@@ -9,7 +9,6 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.trained.evidence import optimizer_of
-from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.links import Link
 
 SUPPOSED = "PyTorch DDP"  # stated for a question without a training loop
@@ -22,19 +21,13 @@ def header(scenario: Scenario, dense: Row | None) -> str:
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
     rate += " bus" if cluster.nodes == 1 < cluster.workers else ""
-    for name, (below, uplink) in zip(("racks", "pods"), _uplinks(cluster), strict=False):
+    for name, (below, uplink) in cluster.uplinks.items():
         rate += f", {name} of {below} nodes joined by {bits(float(uplink.bandwidth))}"
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
         f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.devices}, {rate}, "
         f"{transport_of(scenario)}{now}"
     )
-
-
-def _uplinks(cluster: Cluster) -> list[tuple[int, Link]]:
-    """Return, from racks up, the nodes below a switch and its uplinks as one link."""
-    levels = cluster.racks.levels if cluster.racks else ()
-    return [(below, uplink) for below, uplink in levels if below < cluster.nodes]
 
 
 def transport_of(scenario: Scenario) -> str:
@@ -49,7 +42,7 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     links = [link, *(cluster.at_one_nic.nics.values() if cluster.nodes > 1 else ())]
-    links += [uplink for _, uplink in _uplinks(cluster)]
+    links += [uplink for _, uplink in cluster.uplinks.values()]
     found = list(dict.fromkeys(map(link_facts, links))) if cluster.workers > 1 else []
     one = cluster.at_one_nic.network if cluster.nodes > 1 else link
     if cluster.workers > 1 and (remote := f"{entry_name(one)}_roce") in catalog.links():

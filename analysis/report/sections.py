@@ -27,6 +27,7 @@ from gcsim.analysis.report.wording import (
     uncompressed,
 )
 from gcsim.scenarios.advice.changes import LEAST
+from gcsim.scenarios.advice.slowest_link import UPLINKS
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, BreakEven, Change, Findings, Limits
 from gcsim.scenarios.result import Result, Row, estimate
@@ -426,12 +427,13 @@ def other_causes(scenario: Mapping[str, Any], link: str, slowest: str) -> str:
     nccl = transport == "nccl"  # it adds on the GPU
     noise = training.get("noise") or {}
     chances = any(noise.get(key) for key in ("variation", "skew", "slow_probability"))
+    uplinks = slowest in UPLINKS.values()
     slow = "groups" in cluster or {"slow_nodes", "slow_workers"} & {*training}
     more = {
         "the bus": link == "network" and cluster["devices_per_node"] > 1,
-        "the NICs": "uplinks" in slowest,
-        "the uplinks": "racks" in cluster and "uplinks" not in slowest,
-        "the other NICs": "nodes" in slowest,
+        "the NICs": uplinks,
+        "the uplinks": "racks" in cluster and not uplinks,
+        "the other NICs": slowest != "" and not uplinks,
         "the servers": "servers" in cluster["collectives"],
         "the slowest rank": chances or slow,
     }

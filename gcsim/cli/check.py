@@ -109,12 +109,10 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
             yield "", f"and {plural(len(cluster.nics) - _NICS, 'other NIC')}"
             break
         yield f"NIC, node {node}", link_text(nic)
-    levels = cluster.racks.levels if cluster.racks else ()
-    for name, (below, cable) in zip(("racks", "pods"), levels, strict=False):
-        if below < cluster.nodes:
-            of = f"{-(-cluster.nodes // below)} of up to {plural(below, 'node')}"
-            uplink = f"uplink {link_text(cable)}, {_oversubscribed(cluster, below, cable)}"
-            yield name, f"{of}; {uplink}"
+    for name, (below, cable) in cluster.uplinks.items():
+        of = f"{-(-cluster.nodes // below)} of up to {plural(below, 'node')}"
+        uplink = f"uplink {link_text(cable)}, {_oversubscribed(cluster, below, cable)}"
+        yield name, f"{of}; {uplink}"
     host = cluster.host
     if host is not None:
         yield "host", host_text(host)

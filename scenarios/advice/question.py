@@ -36,6 +36,7 @@ from gcsim.scenarios.reading.document import Document, read
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
+from gcsim.scenarios.sections.groups import bring_to_form
 from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
 from gcsim.traces.models.table import table_facts
 from gcsim.traces.profile import TrafficProfile
@@ -220,7 +221,7 @@ def ask(
     _put_into(document, said, called)
     found = Question(document, path, (*_limit(words), *overrides), seed)
     if not in_file:
-        _without_lone_group(document, called("group"))
+        _without_lone_group(document)
         loop = () if found.states_loop else (SUPPOSED_LOOP,)
         half = (SUPPOSED_HALF,) if _in_half(found) else ()
         found = replace(found, supposed=(*loop, *half))
@@ -318,7 +319,7 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
         try:
             said[name] = look_up()
         except InputError as error:
-            said[name] = _STAND_INS[name]
+            said[name] = deepcopy(_STAND_INS[name])  # which is brought to form
             problems.extend(replace(one, place=called(word or name)) for one in error.problems)
 
     if words.parameters is not None:
@@ -334,16 +335,11 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     return said, problems
 
 
-def _without_lone_group(document: Document, place: str) -> None:
+def _without_lone_group(document: Document) -> None:
     """Describe a single group as a cluster without groups, whose settings answers can change."""
-    cluster = document.data["cluster"]
-    if len(cluster.get("groups", ())) != 1:
-        return
-    (group,) = cluster.pop("groups")
-    for key, value in group.items():
-        cluster[key] = value
-        document.forget(("cluster", key))
-        document.values["cluster", key] = document.keys["cluster", key] = place
+    if len(document.data["cluster"].get("groups", ())) == 1:
+        with suppress(InputError):  # which the check of the scenario reports
+            bring_to_form(document)
 
 
 def _group(text: str, words: Words) -> dict[str, Any]:

@@ -76,15 +76,10 @@ def links_between(question: Question) -> list[LinkBetween]:
     found = [replace(near, holders=(holder_of(question, 0, near.holders[0]),))]
     if cluster.groups:
         found = [min(_of_groups(question), key=_goodput)]
-    racks = cluster.racks
-    if racks is not None:
-        counts = racks.uplinks, racks.pod_uplinks
-        for (below, link), count, key in zip(racks.levels, counts, _UPLINKS, strict=False):
-            if below < cluster.nodes:
-                holders = (f"cluster.racks.{key}",)
-                found.append(
-                    LinkBetween(link=link, count=count, holders=holders, name=_UPLINKS[key])
-                )
+    for level, (_, link) in cluster.uplinks.items():
+        key, count = _UPLINK[level], getattr(cluster.racks, f"{_UPLINK[level]}s")
+        holders = (f"cluster.racks.{key}",)
+        found.append(LinkBetween(link=link, count=count, holders=holders, name=UPLINKS[level]))
     return found
 
 
@@ -99,7 +94,9 @@ def _goodput(one: LinkBetween) -> Fraction:
     return one.link.rate
 
 
-_UPLINKS = {"uplink": "the racks' uplinks", "pod_uplink": "the pods' uplinks"}
+_UPLINK = {"racks": "uplink", "pods": "pod_uplink"}
+UPLINKS = {level: f"the {level}' uplinks" for level in _UPLINK}
+"""Names of uplinks, by level."""
 
 
 def holder_of(question: Question, group: int, setting: str) -> str:

@@ -144,7 +144,7 @@ def test_the_groups_of_the_page_are_read_without_a_warning(
         ("8 a100", "'8 a100' is not a group of nodes"),
         ("2 x 8 a100x", "unknown device 'a100x'"),
         ("2 x 8 a100", "no network"),
-        ("0 x 8 a100 @ 1gbe", "nodes = 0: must be at least 1"),
+        ("0 x 8 a100 @ 1gbe", "nodes = 0 is not a number of nodes"),
     ],
 )
 def test_a_wrong_group_is_named_with_its_option(group: str, said: str) -> None:
