@@ -17,6 +17,7 @@ from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.wording import to_narrow
 from gcsim.errors import InputError
 from gcsim.files import csv_text, json_text, write_text
+from gcsim.scenarios.advice.slowest_link import nearest_link
 from gcsim.scenarios.checks.fits import Misfit, gib
 from gcsim.scenarios.planning.choice import SURE, DrawnPoint, Measurement, Plan
 from gcsim.scenarios.planning.offers import Offer
@@ -155,7 +156,7 @@ def _assumed(plan: Plan, choice: DrawnPoint) -> Iterator[str]:
     scenario = choice.point.work.site.scenario
     cluster = scenario.cluster
     if cluster.workers > 1:
-        link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+        link = nearest_link(cluster).link
         yield f"{transport_of(scenario)}, {link_facts(link)}"
     if plan.supposed:
         yield SUPPOSED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gcsim.analysis.report.numbers import bits, duration, elapsed, ends, percent
 from gcsim.analysis.report.wording import listed
 from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.slowest_link import nearest_link
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import carrier, entry_name
@@ -18,7 +19,7 @@ NOT_CHECKED = "not checked: the device states none"  # stated for a device of un
 def header(scenario: Scenario, dense: Row | None) -> str:
     """Return one line on the model and cluster, with the time of a dense iteration."""
     cluster = scenario.cluster
-    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    link = nearest_link(cluster).link
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
     rate += " bus" if cluster.nodes == 1 < cluster.workers else ""
     for name, (below, uplink) in cluster.uplinks.items():
@@ -40,7 +41,7 @@ def transport_of(scenario: Scenario) -> str:
 def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     """Return facts that come from the catalogue, and the number of draws behind the ranges."""
     cluster = scenario.cluster
-    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    link = nearest_link(cluster).link
     links = [link, *(cluster.at_one_nic.nics.values() if cluster.nodes > 1 else ())]
     links += [uplink for _, uplink in cluster.uplinks.values()]
     found = list(dict.fromkeys(map(link_facts, links))) if cluster.workers > 1 else []
