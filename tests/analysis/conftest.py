@@ -5,8 +5,6 @@ backward pass hides communication), so that they have the spread of real ones: t
 dwarfs the others, gathers lose at scale, and compression does not pay on one node.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.scenarios.result import Collective, Result, Row, Span, Timeline

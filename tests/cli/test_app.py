@@ -4,8 +4,6 @@ The run itself is replaced: these tests are about the command line. `test_proces
 the program as a user does.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import re

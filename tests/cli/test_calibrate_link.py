@@ -1,7 +1,5 @@
 """`gcsim calibrate link` and `gcsim.calibrate_link`: from measurements to a link in a scenario."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

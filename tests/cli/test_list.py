@@ -1,7 +1,5 @@
 """How models are listed: every one at any width, what they take, and tables of layers apart."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The program as a shell starts it: exit codes, start-up, closed pipes, signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

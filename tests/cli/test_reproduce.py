@@ -1,7 +1,5 @@
 """`gcsim reproduce` as people use it: the screen, the files, a mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import median

@@ -3,8 +3,6 @@
 Everything runs on LeNet; nothing takes part that these tests did not start.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json

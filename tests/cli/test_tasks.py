@@ -1,7 +1,5 @@
 """`gcsim list tasks`: what live training can learn, read without torch."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

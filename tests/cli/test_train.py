@@ -1,7 +1,5 @@
 """`gcsim train` as people use it: the screen, the files, kills, Ctrl-C, mistakes."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A primitive gives a bucket what it gives its tensors alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Does a prediction follow from its profile, and is it the same however it is calculated?"""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whether compression pays, what is safe and what to try: laws over generated results, examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

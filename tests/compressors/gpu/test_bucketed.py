@@ -1,7 +1,5 @@
 """Levels that buckets and columns find for themselves, on kernels: tables, bits and sums."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

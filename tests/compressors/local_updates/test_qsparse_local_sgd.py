@@ -1,7 +1,5 @@
 """Qsparse-local-SGD: replicas part, meet again where the formula says, and lose no mass."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

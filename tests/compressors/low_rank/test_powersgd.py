@@ -1,7 +1,5 @@
 """PowerSGD projects onto a warm-started subspace, keeps the rest, and sends two thin messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

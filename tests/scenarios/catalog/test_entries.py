@@ -1,7 +1,5 @@
 """The catalogue: every number has a source, and derived numbers agree with their derivation."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

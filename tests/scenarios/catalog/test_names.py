@@ -1,7 +1,5 @@
 """Phrasings of people for entries of the catalogue: understood, asked back, or refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.errors import InputError

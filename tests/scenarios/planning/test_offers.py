@@ -1,7 +1,5 @@
 """A file of offers: read in order, each mistake with its line, the rule and what to write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

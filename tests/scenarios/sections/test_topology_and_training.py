@@ -3,8 +3,6 @@
 Places are counted by hand in `FULL`; every mistake and every warning names its line and column.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial

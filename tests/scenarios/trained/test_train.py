@@ -1,7 +1,5 @@
 """Time to a target: steps from real training, seconds from the simulated cluster."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Collectives by way of their requests: times, and the algorithm that each transport chooses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal, get_args

@@ -1,8 +1,6 @@
 """A bucket of each kind stands for all of a network of equal blocks: the oracle is the whole
 network, measured bucket by bucket at full size."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction

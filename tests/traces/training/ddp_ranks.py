@@ -5,8 +5,6 @@
 Ranks are forked, so that torch is imported once; rank 0 leaves FOLDER/weights.pt, by method.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The shares of the data that workers see, of their own or of clients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Coded indices decode exactly, are as short as theory says, and damage is noticed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random rounding to a bucket's own levels is right on average, and exact where it must be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """1-bit SGD is its published algorithm: column means, stripes with owners, and no lost mass."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Scaled sign has exactly the error of its formula; EF-signSGD makes up for what it loses;
 dist-EF-blockSGDM codes both directions so."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """signSGD's update is the majority of the workers' signs."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Gradient sampling: probabilities add up to k, masks agree, the prior does what it says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

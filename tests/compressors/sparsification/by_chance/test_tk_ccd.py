@@ -1,7 +1,5 @@
 """TK-CCD: the largest always, everything else exactly once a stage, no index on the wire."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

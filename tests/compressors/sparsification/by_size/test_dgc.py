@@ -1,7 +1,5 @@
 """DGC: momentum correction, a sampled threshold, at most k sent, and nothing lost."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Top-k: the largest travel, the rest is remembered, and nothing is lost."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

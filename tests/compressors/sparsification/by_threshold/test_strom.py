@@ -1,7 +1,5 @@
 """Strom: signs of what exceeds a threshold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

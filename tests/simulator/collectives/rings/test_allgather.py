@@ -5,8 +5,6 @@ on step by step, and pieces forwarded as they arrive. Both move real (origin, pi
 check that everybody ends up with everything. Comparisons are `==` in integer picoseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -4,8 +4,6 @@ The oracle (`wire.Ring`) shares no code with the kernels. All comparisons are `=
 picoseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ The kernel works with classes of flows, virtual time and levels; the oracle (`fl
 single flows whose rates rise together. Comparisons are `==`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
