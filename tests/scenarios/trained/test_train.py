@@ -450,11 +450,6 @@ def test_mistakes_say_what_to_write(tmp_path: Path, changes: list[str], said: st
         train(loaded(tmp_path, *changes))
 
 
-def test_a_scenario_that_does_not_say_how_to_train_says_what_to_write() -> None:
-    with pytest.raises(InputError, match=r"key 'train' is missing.*write train: \{steps"):
-        train(load_scenario("lenet_2node"))
-
-
 def test_train_makes_no_difference_to_a_run(
     scenario: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
