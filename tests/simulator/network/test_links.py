@@ -360,18 +360,6 @@ def test_a_rate_that_never_changes_is_a_number() -> None:
     assert slower(replace(ON_AND_OFF, rates=(ONE * 9, ONE * 5, ONE * 7)), Fraction(5)) == 5
 
 
-def test_traces_that_never_let_anything_through_together() -> None:
-    turned = replace(ON_AND_OFF, times=(Fraction(0), ONE), rates=(Fraction(0), ONE))
-    other = replace(turned, rates=(ONE, Fraction(0)))
-    with pytest.raises(InputError, match="no rate that repeats is positive"):
-        slower(turned, other)
-
-
-def test_traces_that_repeat_together_too_late() -> None:
-    with pytest.raises(InputError, match="before they repeat together"):
-        slower(ON_AND_OFF, replace(ON_AND_OFF, duration=Fraction(20_000_003, 10**7)))
-
-
 # ---- what is refused
 
 
