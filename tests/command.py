@@ -1,7 +1,5 @@
 """`gcsim` without a process of its own: a test that asks nothing of the process saves its start."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -8,8 +8,6 @@ depend on the number of threads sets it.
 luck. `make properties` draws other ones, to find what nobody has thought of.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import os

@@ -6,8 +6,6 @@ A docstring begins with a noun or an imperative, never with a relative word or a
 first sentence is no question.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Ranks of a process group, forked: torch is imported once for all."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 from collections.abc import Callable

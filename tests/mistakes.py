@@ -4,8 +4,6 @@
 do. What is in `HARMLESS` gives a result.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -9,8 +9,6 @@ wheel from the folder as an index; `uvx` makes the small installation (docs/advi
 size and seconds are shown. Exit code 1 and the output on failure.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

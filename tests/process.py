@@ -1,7 +1,5 @@
 """Interpreters of their own, for what must not be in this process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -11,8 +11,6 @@ What compressors send is cached under the hash of their code: after a change in 
 traces/ all scenarios take an hour, and the largest 12 GB; choose some then.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json

@@ -1,7 +1,5 @@
 """A result in a user's hands: rows, a frame, text, a notebook's table, a plot."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import fields, replace

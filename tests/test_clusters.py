@@ -1,7 +1,5 @@
 """Shipped clusters: what their dense rows must be, by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Words that a docstring of the product may begin with."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

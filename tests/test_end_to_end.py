@@ -4,8 +4,6 @@ Everything runs on LeNet with real gradients and a method of each kind of exchan
 processes where the process matters.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

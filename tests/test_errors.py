@@ -1,7 +1,5 @@
 """What a problem looks like on a terminal; an error says the same however it travels."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

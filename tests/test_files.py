@@ -1,7 +1,5 @@
 """What is temporary goes with its process: at its end, or when the next one comes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """A framework that is not installed is named, with what to install."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The main job as a newcomer runs it, whole: AlexNet, ten compressors, six cluster sizes; and
 every compressor on a small model."""
 
-from __future__ import annotations
-
 import json
 import resource
 from pathlib import Path

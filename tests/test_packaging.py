@@ -1,7 +1,5 @@
 """What is installed is what lies in the folders, under one import name."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

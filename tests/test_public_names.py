@@ -1,7 +1,5 @@
 """What a user imports: every public name is there, costs what it needs and no more."""
 
-from __future__ import annotations
-
 import ast
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Does `make same` see what differs, and nothing else?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Units: exact both ways, and one clear sentence for everything else."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from fractions import Fraction
 

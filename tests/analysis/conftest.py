@@ -5,8 +5,6 @@ backward pass hides communication), so that they have the spread of real ones: t
 dwarfs the others, gathers lose at scale, and compression does not pay on one node.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.scenarios.result import Collective, Result, Row, Span, Timeline
@@ -42,28 +40,15 @@ def one_row(method: tuple, nodes: int, dense_s: float | None = None) -> Row:  # 
     exposed = max(communication - BACKWARD / 2, communication / 10)
     iteration = FORWARD + BACKWARD + encode + exposed + decode
     return Row(
-        compressor=kind,
-        label=label,
-        nodes=nodes,
-        workers=workers,
-        iteration_s=iteration,
-        forward_s=FORWARD,
-        backward_s=BACKWARD,
-        encode_s=encode,
-        communication_s=communication,
-        exposed_communication_s=exposed,
-        decode_s=decode,
+        compressor=kind, label=label, nodes=nodes, workers=workers, iteration_s=iteration,
+        forward_s=FORWARD, backward_s=BACKWARD, encode_s=encode, communication_s=communication,
+        exposed_communication_s=exposed, decode_s=decode,
         throughput_samples_per_s=workers * BATCH / iteration,
         speedup_vs_dense=(iteration if dense_s is None else dense_s) / iteration,
-        scaling_efficiency=(FORWARD + BACKWARD) / iteration,
-        wire_bytes_per_worker=nbytes,
-        compression_ratio=GRADIENT / nbytes,
-        nmse=nmse,
-        cosine_similarity=cosine,
-        steps_run=4,
-        memory="none",
-        period=period,
-    )
+        scaling_efficiency=(FORWARD + BACKWARD) / iteration, wire_bytes_per_worker=nbytes,
+        compression_ratio=GRADIENT / nbytes, nmse=nmse, cosine_similarity=cosine, steps_run=4,
+        memory="none", period=period,
+    )  # fmt: skip
 
 
 def timeline(row: Row) -> Timeline:

@@ -1,7 +1,5 @@
 """Rows with chosen draws, as a run fills them in, and the table of a result as text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Small timelines are written out by hand; in the fixture's, rank r is r us late, 
 collective waits for rank 63.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whole results, or the earlier ones untouched; figures that cost nothing but themselves."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import os

@@ -8,8 +8,6 @@ thread (`flow_no_enclosing_slice`), and needs a whole number (`flow_invalid_id`)
 number of its process is that one's main thread; metadata has the names that viewers know.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from typing import Any

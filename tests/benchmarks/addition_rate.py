@@ -6,8 +6,6 @@ Bytes are those of what is added (`cluster.sums`); three times as many pass the 
 time, the lowest of several: torch's own addition of float32, and Gloo's by type.
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

@@ -1,7 +1,5 @@
 """How near are priced times to measured ones? Errors and rank order, summed up."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

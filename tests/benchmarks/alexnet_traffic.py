@@ -3,8 +3,6 @@
 python -m tests.benchmarks.alexnet_traffic
 """
 
-from __future__ import annotations
-
 import gzip
 from importlib.resources import files
 from pathlib import Path

@@ -7,8 +7,6 @@ of layers: convolutions with and without normalisation, linear layers small and 
 embeddings, layer normalisation.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ python tests/benchmarks/device_table.py > docs/devices.md
 python tests/benchmarks/device_table.py --fit      # writes scenarios/catalog/layer_times.yaml
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

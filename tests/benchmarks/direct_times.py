@@ -6,8 +6,6 @@ kind is what is compared, because the first one sets memory up. What the meter l
 decision (checksums, checks of what arrives: `unpriced`) is left out of the time, and noted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Maker of scenarios/catalog/discrepancy.yaml: `python -m tests.benchmarks.discrepancy`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gcsim.analysis.validation.judge import run_suite

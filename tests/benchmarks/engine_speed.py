@@ -9,8 +9,6 @@ yardstick move less than seconds do. Messages are those that the collectives con
 each of them was computed or a closed form or a repeat of an iteration spared it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -4,8 +4,6 @@ The sweep is sixteen compressors on 1, 2, 4, ..., 64 workers with eleven buckets
 iterations each; where something is random, all of them are simulated.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

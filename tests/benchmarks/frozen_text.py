@@ -6,8 +6,6 @@ The file is data: it does not follow the sources. Another text is another digest
 `traces/tasks/text.py`, and recordings, fits and pages that are made anew. Takes ten seconds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import lzma

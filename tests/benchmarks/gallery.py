@@ -3,8 +3,6 @@
 python -m tests.benchmarks.gallery > docs/compressors.md        (make gallery)
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from itertools import groupby

@@ -8,8 +8,6 @@ interpreter execute every kernel and notes what it writes; in the runs that are 
 that in place, and its time is not counted. PyTorch's operators run in host memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import os

@@ -5,8 +5,6 @@ being known from a call before. The exponent is the slope of a straight line thr
 points in logarithms: 1 where a call costs O(p), 2 where it costs O(p^2).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ kernels of the stage, near to what their own calls launch. So frames, which are 
 are in the kernels of their message.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -12,8 +12,6 @@ beyond   one measured batch alone: every other batch of its curve, with the laye
 elsewhere  a batch by what another source measured of it on the same board
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ nominal rates say little, boards' factors are fitted too.
 Models are built on torch's meta device; scipy and torch are imported on use.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The gradient has the layers of the published model and is as heavy-tailed as tha
 table; two workers exchange it once; the second step is priced, encode and decode together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any

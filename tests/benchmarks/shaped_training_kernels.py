@@ -7,8 +7,6 @@ One bucket of 2^20 normal numbers, a 1024 x 1024 matrix; metered, so the table i
 machine.
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 

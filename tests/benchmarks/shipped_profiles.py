@@ -7,8 +7,6 @@ come out equal, its errors to `_SAME`: other kinds of processors add in another 
 equal profiles on processors of one kind with equal versions, which the files name.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence

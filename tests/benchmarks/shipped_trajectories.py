@@ -13,8 +13,6 @@ written at once. A kill loses seconds; the same command continues, and begins an
 gcsim's code changes. Two commands with different names train side by side.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -3,8 +3,6 @@
 python tests/benchmarks/speed_table.py measured.json > docs/compressor-speed.md
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -8,8 +8,6 @@ gradients drawn from the default fit without this model, by kind and size of its
 about twenty minutes on one core.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Sequence

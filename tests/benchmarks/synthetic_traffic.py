@@ -4,8 +4,6 @@ A compressor is a way to exchange a bucket; its computation is priced as a few k
 class, its payloads are fractions of the bucket, different in each recorded step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction

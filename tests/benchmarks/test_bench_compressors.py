@@ -6,8 +6,6 @@
 ratios are in `extra_info`, one entry a kind of step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache, partial

@@ -5,8 +5,6 @@ scenario takes on clusters that were slow. Seconds are wall clock of a fresh pro
 also processor time; memory is the largest resident set of any process of the command.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

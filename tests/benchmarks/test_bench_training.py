@@ -4,8 +4,6 @@
 method with fewer workers: four times as many take about four times as long.
 """
 
-from __future__ import annotations
-
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 

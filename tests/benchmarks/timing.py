@@ -8,8 +8,6 @@ is `copy_` of the tensor into a warm buffer, in the same run; freed memory is ke
 faults would hide everything. The lowest of some rounds counts: others share the machine.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

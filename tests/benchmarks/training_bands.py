@@ -8,8 +8,6 @@ largest cluster. The last column: what the bands of all threes of the further se
 others, 80 % if they are right.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from dataclasses import replace

@@ -10,8 +10,6 @@ the same run, a fixed piece of interpreted work: 2.3 ms on a machine that does n
 `--profile` prints where the time of the named methods goes instead.
 """
 
-from __future__ import annotations
-
 import argparse
 import cProfile
 import pstats

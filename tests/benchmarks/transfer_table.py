@@ -7,8 +7,6 @@ directly at three sizes on other data, and prices what the meter counted. With o
 is CPU time, which others on the machine do not disturb by taking turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -3,8 +3,6 @@
 python -m tests.benchmarks.validation_page docs    # docs/validation.md, docs/images/validation/
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A dask cluster of processes that a test can hand work to."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The run itself is replaced: these tests are about the command line. `test_proces
 the program as a user does.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import re
@@ -255,15 +253,6 @@ def test_the_next_command_loads_whatever_the_network_is(network: str) -> None:
 # --- run: how it ends ----------------------------------------------------------------------------
 
 
-def test_an_unknown_scenario_is_exit_2_and_writes_nothing(tmp_path: Path) -> None:
-    done = gcsim("run", "alexnet_33node")
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    assert "error: no scenario 'alexnet_33node'" in done.stderr
-    assert "did you mean 'alexnet_32node'?" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_all_problems_are_shown_at_once(failing: Callable[[BaseException], None]) -> None:
     problems = [
         Problem(place="a.yaml:1:2", message="first", hint="do this"),
@@ -447,13 +436,6 @@ def test_check_keeps_to_the_width(monkeypatch: pytest.MonkeyPatch, width: int) -
     shown = gcsim("check", SCENARIO, *options).stdout.splitlines()
     assert max(map(len, shown)) <= width
     assert not any(line.endswith(" ") for line in shown)
-
-
-def test_check_names_every_problem_of_the_options() -> None:
-    done = gcsim("check", SCENARIO, "--set", "batch_size=-1", "--set", "cluster.nodes=many")
-    assert done.exit_code == 2
-    assert len(done.stderr.splitlines()) >= 2
-    assert all("error:" in line for line in done.stderr.splitlines())
 
 
 @pytest.mark.parametrize("kept", [3, 1])

@@ -1,7 +1,5 @@
 """`gcsim calibrate device`: its file, its notes, and what it refuses before it measures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`gcsim calibrate link` and `gcsim.calibrate_link`: from measurements to a link in a scenario."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -173,6 +171,7 @@ def test_several_files_and_what_the_user_states(here: Path) -> None:
         (["a.csv", "--format", "glo"], "--format: error: 'glo' is not a known format; did you"),
         (["a.csv", "--format", "gloo"], "a.csv: error: has no line with elements and times"),
         (["a.csv", "-o", "a.csv/link.yaml"], "cannot write"),
+        (["a.csv", "-o", "x.txt"], "x.txt: error: a scenario recognises a link file by its ending"),
     ],
 )
 def test_what_is_wrong_ends_with_code_2(here: Path, arguments: list[str], message: str) -> None:
@@ -277,14 +276,3 @@ def test_what_is_wrong_with_the_options(
         monkeypatch.delenv(name, raising=False)
     assert calibrate_link.main(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_file_that_no_scenario_could_name_is_refused_before_it_is_written(here: Path) -> None:
-    (here / "ring.csv").write_text(
-        "collective,ranks,bytes,seconds\n"
-        "all_reduce,4,1000,0.001\nall_reduce,4,100000,0.002\nall_reduce,4,10000000,0.1\n"
-    )
-    code, _, err = gcsim("calibrate", "link", "ring.csv", "-o", "link.txt")
-    assert code == 2
-    assert "link.txt: error: a scenario recognises a link file by its ending" in err
-    assert not (here / "link.txt").exists()

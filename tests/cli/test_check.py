@@ -1,7 +1,5 @@
 """`gcsim check my_compressor:Mine`: the report, its parameters, and its exit code."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/commands.md is what the program says of itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer.cli

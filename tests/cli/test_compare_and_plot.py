@@ -1,7 +1,5 @@
 """Runs side by side, and their pictures again: of what `results.json` says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

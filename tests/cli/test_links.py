@@ -1,7 +1,5 @@
 """What `gcsim list links` shows: what transports reach, and the ideal bounds apart from it."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from typing import Any

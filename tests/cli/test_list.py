@@ -1,16 +1,16 @@
-"""How models are listed: every one at any width, what they take, and tables of layers apart."""
-
-from __future__ import annotations
+"""Models and tasks as lists: each at any width, what it takes, and tables of layers apart."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from gcsim.cli.list import Kind, details, model_details, model_tables
+from gcsim.cli.list import Kind, details, entries, model_details, model_tables
+from gcsim.errors import InputError
 from gcsim.traces.models.registry import MODELS, shipped_model
 from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.synthetic.fit_file import read_fits
+from gcsim.traces.tasks.registry import TASKS
 from tests.command import Finished, invoked
 from tests.command import gcsim as in_this_process
 
@@ -149,3 +149,28 @@ def test_layers_are_those_of_a_model(folder: Path) -> None:
         "--layers needs the name of one model"
         in gcsim("list", "links", "--layers", folder=folder, code=2).stderr
     )
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_every_task_is_listed_with_its_input_and_within_the_width(columns: str) -> None:
+    shown = invoked(["list", "tasks"], env={"COLUMNS": columns}).stdout
+    for task in TASKS.values():
+        assert task.name in shown
+        assert f"input: {task.input}" in shown
+    assert max(map(len, shown.splitlines())) <= int(columns)
+
+
+def test_each_model_is_the_default_of_one_task() -> None:
+    named = [model for entry in entries(Kind.tasks) for model in entry["default_of"]]
+    assert sorted(named) == sorted(MODELS)
+
+
+def test_a_task_is_shown_alone_and_as_json() -> None:
+    shown = invoked(["list", "tasks", "words", "--json"])
+    assert json.loads(shown.stdout) == details(Kind.tasks, "words")
+    assert "input: tokens; default of " in invoked(["list", "tasks", "words"]).stdout
+
+
+def test_a_mistyped_task_gets_a_suggestion() -> None:
+    with pytest.raises(InputError, match="did you mean 'words'"):
+        details(Kind.tasks, "wrods")

@@ -1,7 +1,5 @@
 """`gcsim plan`: bad words end with 2 and a hint, a small plan with its table and its files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shlex

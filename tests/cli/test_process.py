@@ -1,7 +1,5 @@
 """The program as a shell starts it: exit codes, start-up, closed pipes, signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -92,7 +90,7 @@ def test_the_version(tmp_path: Path) -> None:
         (["list", "planets"], "error: Invalid value for 'KIND'"),
         (["record", "a", "-o", "b", "--workers", "0"], "error: Invalid value for '--workers'"),
         (["run", "nowhere/a.yaml"], "nowhere/a.yaml: error: No such file"),
-        (["check", "alexnet"], "error: no scenario 'alexnet'"),
+        (["run", "alexnet_33node"], "error: no scenario 'alexnet_33node'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(

@@ -1,7 +1,5 @@
 """Progress is shown where it helps: bars on a terminal, lines in a log, nothing when quiet."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import io

@@ -1,7 +1,5 @@
 """`gcsim reproduce` as people use it: the screen, the files, a mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import median
@@ -38,11 +36,4 @@ def test_an_unknown_preset_is_told_with_a_suggestion(tmp_path: Path) -> None:
     done = gcsim("reproduce", "orq_figure1", folder=tmp_path)
     assert done.returncode == 2
     assert "unknown preset 'orq_figure1'; did you mean 'orq_fig1'?" in done.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-def test_data_of_a_preset_that_trains_nothing_is_refused(tmp_path: Path) -> None:
-    done = gcsim("reproduce", "orq_fig1", "--data", str(tmp_path), folder=tmp_path)
-    assert done.returncode == 2
-    assert "orq_fig1 trains nothing: it takes neither data nor steps" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -3,8 +3,6 @@
 Everything runs on LeNet; nothing takes part that these tests did not start.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json
@@ -345,20 +343,6 @@ def test_a_terminal_gets_the_rate_and_the_time_that_remains(
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
-
-
-def test_every_problem_is_told_at_once_and_nothing_is_written(here: Path, gcsim: Run) -> None:
-    grids = ("--grid", "cluster.nodes=0", "--grid", "batch_size=8,x", "--set", "modle=lenet")
-    ended = gcsim("sweep", "small.yaml", *grids, folder=here)
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert sorted(ended.stderr.splitlines()) == [
-        "--grid batch_size=x: error: batch_size = 'x': must be a whole number; for example 32",
-        "--grid cluster.nodes=0: error: cluster.nodes = 0: must be at least 1; "
-        "for example [1, 2, 4]",
-        "--set modle: error: unknown key 'modle'; did you mean 'model'?",
-    ]
-    assert not (here / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`gcsim validate` as people and scripts use it: what is shown, what is left behind, exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

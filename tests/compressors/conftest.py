@@ -1,7 +1,5 @@
 """Tests of compressors set torch's number of threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

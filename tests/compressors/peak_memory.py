@@ -4,8 +4,6 @@ What is printed is JSON: floats an element beyond the state. The argument: the m
 methods state, by name, as JSON.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

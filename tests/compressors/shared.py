@@ -1,7 +1,5 @@
 """Shared by tests of several methods: workers in lockstep, buckets, SplitMix64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 

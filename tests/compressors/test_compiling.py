@@ -1,7 +1,5 @@
 """Processes that start together, as DDP's ranks do, compile a loop once for all."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

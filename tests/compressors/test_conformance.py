@@ -1,7 +1,5 @@
 """Every registered compressor passes every check, and each check catches a fault."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The dense all-reduces: float32 is the mean; 16 bits round each worker's share and each sum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

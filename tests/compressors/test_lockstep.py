@@ -1,7 +1,5 @@
 """The lockstep driver carries out each collective exactly and refuses a deadlock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ function, as in the next process, has to give the same sum. Whether it compiled 
 numba counts; whether a pickle ran is seen by the file that it leaves.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Memory that an exchange takes beyond the compressor's state is bounded."""
 
-from __future__ import annotations
-
 import json
 import sys
 

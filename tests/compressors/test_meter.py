@@ -1,7 +1,5 @@
 """The meter counts what a kernel moves, and tells payload cost from fixed cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The meter says which kernel ran, on how much it worked, and with a clock how long it took."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """Compressors by the names that people write."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ The gradients are those of LeNet-5's first dense layer (48,000 weights) while it
 synthetic images: early and after some dozens of steps. They are heavy-tailed, as gradients are.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

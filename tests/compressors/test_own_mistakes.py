@@ -4,8 +4,6 @@
 command line: compressors on a table of layers with synthetic gradients, models by training them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

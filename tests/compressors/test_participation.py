@@ -1,7 +1,5 @@
 """A compressor's own mistakes are told as such: by name, with the rule, never as a wrong tensor."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

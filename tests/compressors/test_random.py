@@ -1,7 +1,5 @@
 """Random numbers are keyed, shared where they must be, and touch no global generator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of compressors: names, parameters, families, and the page that is made from it."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """A primitive gives a bucket what it gives its tensors alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -22,32 +20,18 @@ from gcsim.compressors.segments import Segments
 from tests.compressors.shared import layout_of
 
 METHODS: list[tuple[str, dict[str, Any]]] = [
-    ("topk", {"ratio": 0.05}),
-    ("topk", {"ratio": 0.2, "values": "fp16", "indices": "auto"}),
-    ("topk", {"ratio": 0.01, "indices": "rice", "error_feedback": False}),
-    ("qsgd", {}),
+    ("topk", {"ratio": 0.05}), ("topk", {"ratio": 0.2, "values": "fp16", "indices": "auto"}),
+    ("topk", {"ratio": 0.01, "indices": "rice", "error_feedback": False}), ("qsgd", {}),
     ("qsgd", {"bucket": None, "norm": "l2"}),
     ("qsgd", {"bucket": 1000, "coding": "digits", "steps": 2}),
-    ("qsgd", {"coding": "elias_sparse", "norm": "l2"}),
-    ("terngrad", {}),
-    ("terngrad", {"packing": "two_bit", "scalar": "clip"}),
-    ("orq", {"bucket": 50, "clip": 2.0}),
-    ("orq", {"levels": 9, "refine": True}),
-    ("linear", {}),
-    ("nuqsgd", {}),
-    ("nuqsgd", {"bits": 8, "bucket": None, "multiplier": 0.9}),
-    ("fp8", {}),
-    ("dynamic_8bit", {}),
-    ("natural", {}),
-    ("natural", {"bits": 8}),
-    ("scaled_sign", {}),
-    ("ef_signsgd", {}),
-    ("ef_block_sgdm", {"block_elements": 5000}),
-    ("signsgd", {}),
-    ("signum", {}),
-    ("bingrad_b", {"clip": 2.0, "bucket": 100}),
-    ("bingrad_pb", {}),
-]
+    ("qsgd", {"coding": "elias_sparse", "norm": "l2"}), ("terngrad", {}),
+    ("terngrad", {"packing": "two_bit", "scalar": "clip"}), ("orq", {"bucket": 50, "clip": 2.0}),
+    ("orq", {"levels": 9, "refine": True}), ("linear", {}), ("nuqsgd", {}),
+    ("nuqsgd", {"bits": 8, "bucket": None, "multiplier": 0.9}), ("fp8", {}), ("dynamic_8bit", {}),
+    ("natural", {}), ("natural", {"bits": 8}), ("scaled_sign", {}), ("ef_signsgd", {}),
+    ("ef_block_sgdm", {"block_elements": 5000}), ("signsgd", {}), ("signum", {}),
+    ("bingrad_b", {"clip": 2.0, "bucket": 100}), ("bingrad_pb", {}),
+]  # fmt: skip
 LENGTHS = st.lists(st.sampled_from((0, 1, 7, 4097, 65536, 65537)), min_size=1, max_size=4)
 
 

@@ -1,7 +1,5 @@
 """Workers in lockstep share what all of them make of one reply, and nothing else."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Results do not depend on the number of threads: else runs could not be repeated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

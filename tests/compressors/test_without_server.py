@@ -1,7 +1,5 @@
 """Nothing goes through a server that no scenario names: every method on every transport."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, get_args

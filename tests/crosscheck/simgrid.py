@@ -8,8 +8,6 @@ Source: Casanova, Giersch, Legrand, Quinson and Suter 2014 (J. Parallel Distrib.
 "Versatile, scalable, and accurate simulation of distributed applications and platforms".
 """
 
-from __future__ import annotations
-
 import resource
 import shutil
 import subprocess

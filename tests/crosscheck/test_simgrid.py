@@ -5,8 +5,6 @@ what we believe of a protocol. Bound: 0.2 % of the time of the last rank. Sizes 
 MPI would cut a vector otherwise than we do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which mutated inputs does gcsim not survive? `make fuzz`; see docs/fuzzing.md."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

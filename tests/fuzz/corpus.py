@@ -6,8 +6,6 @@ to 2.18), Gloo's benchmark, iperf3 (3.1 to 3.18), ping (iputils, BusyBox), DeepS
 PyTorch (profiler, flight recorder, execution trace) and of programs that gcsim does not read.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -5,8 +5,6 @@ drawn here keeps to its own type and limits; whether it agrees with its neighbou
 to say.
 """
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -4,8 +4,6 @@ Everything is drawn from the `random.Random` that is passed in. A tree is what J
 functions return changed copies.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

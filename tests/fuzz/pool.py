@@ -1,7 +1,5 @@
 """How are thousands of tries run? In a few processes, each of which is ended when a try hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import resource

@@ -1,7 +1,5 @@
 """Which kinds of input are fuzzed? A file of `kinds/` and a line here each."""
 
-from __future__ import annotations
-
 from tests.fuzz.case import Kind
 from tests.fuzz.kinds.caches import CACHES
 from tests.fuzz.kinds.devices import DEVICES

@@ -1,7 +1,5 @@
 """What do tries run that read something else than scenarios? LeNet, two workers, one iteration."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

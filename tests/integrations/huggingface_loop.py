@@ -3,8 +3,6 @@
 python -m torch.distributed.run --nproc-per-node 2 huggingface_loop.py FOLDER JOB
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -3,8 +3,6 @@
 python lightning_loop.py FOLDER PROCESSES JOB
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A loop of one's own around Accelerate: what `prepare` returns is recorded as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

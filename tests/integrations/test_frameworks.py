@@ -1,8 +1,6 @@
 """Trainers of Hugging Face and Lightning record gradients and train with compressors: on the CPU,
 two processes over Gloo for the hook. `make integrations` has the packages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

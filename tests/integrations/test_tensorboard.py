@@ -1,7 +1,5 @@
 """The curves of `gcsim train` as TensorBoard reads them: with its own reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Scenario files of the tests: written and loaded, refused, read back from what they resolve to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is explained of a method adds up to what a run says of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A scenario that does not fit gets no time: by how much, and settings with which it fits."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

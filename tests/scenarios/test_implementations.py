@@ -1,7 +1,5 @@
 """A method in other code is priced, deployed and refused as that code."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

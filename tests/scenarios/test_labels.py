@@ -1,7 +1,5 @@
 """Methods without a label are named by what differs, and uncompressed training is dense."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Scenario files: every mistake is named with its line and column, and all of them at once."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -1,7 +1,5 @@
 """What the page about scenarios shows loads as it stands."""
 
-from __future__ import annotations
-
 import logging
 import re
 from fractions import Fraction

@@ -5,8 +5,6 @@ A knob that is turned and does nothing is worse than an error. So each leaf of t
 in what they have (transports, servers, one bucket, one node, chance), and the rows are compared.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Stated traffic: is a bucket exchanged as its formulas say, and fused as Horovod does?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

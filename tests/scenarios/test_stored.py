@@ -1,7 +1,5 @@
 """A stored result is read back as it was, or refused with what is wrong in it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """`training.strategy: zero1` in a scenario: refusals with their lines, methods that are left out, a
 run's rows, and advice."""
 
-from __future__ import annotations
-
 from inspect import signature
 from pathlib import Path
 from typing import Any

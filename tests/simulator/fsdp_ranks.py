@@ -5,8 +5,6 @@
 leaves FOLDER/called.json: kind and elements of each, for that stage of ZeRO.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Links of every kind to try collectives on: constant, by size, random, changing over time."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor

@@ -1,7 +1,5 @@
 """Training whose one bucket is exchanged by one collective, and whose compressor costs nothing."""
 
-from __future__ import annotations
-
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes

@@ -1,8 +1,6 @@
 """Profiles of a training with sharded gradients and weights: bytes by ZeRO's formulas, collectives
 as PyTorch's FSDP2 really calls them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from pathlib import Path

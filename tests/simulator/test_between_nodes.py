@@ -1,8 +1,6 @@
 """Compression between nodes or racks alone, against their own sums, their first ranks' exchange and
 the messages that hand out its result, each worked out by itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

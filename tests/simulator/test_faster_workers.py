@@ -4,8 +4,6 @@ Every time of a step is a sum or a maximum of those before (`steps/step_plan.py`
 for all methods, transports, paces and random paces: 1 slow worker costs no more than 4 slow ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction

@@ -4,8 +4,6 @@ The oracle walks from one change to the next without SimPy, in whole seconds; ti
 things happen at once are left out of the random cases.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 

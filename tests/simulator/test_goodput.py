@@ -1,7 +1,5 @@
 """Goodput of a training that fails, against failures drawn one by one and a search."""
 
-from __future__ import annotations
-
 import math
 import random
 from fractions import Fraction

@@ -4,8 +4,6 @@ Engines against the oracle of `steps/tick.py`, groups of one kind against a clus
 and a whole iteration against rings written out message by message below.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

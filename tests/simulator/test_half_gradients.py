@@ -1,7 +1,5 @@
 """Gradients that a framework stores in 16 bits, against bytes and kernels counted by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path

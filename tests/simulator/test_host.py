@@ -5,8 +5,6 @@ algorithm, by what must be true of any right one; the time of network and proces
 compared with mean value analysis (Reiser and Lavenberg 1980), which shares no formula with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction

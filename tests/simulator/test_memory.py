@@ -1,7 +1,5 @@
 """Memory of a worker: bytes a parameter, TorchTitan's published peaks, methods' own state."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

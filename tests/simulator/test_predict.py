@@ -1,7 +1,5 @@
 """Does a prediction follow from its profile, and is it the same however it is calculated?"""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import replace
@@ -29,9 +27,7 @@ from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict, schedule_of_period
 from gcsim.simulator.steps import averages
 from gcsim.simulator.steps.averages import Averager
-from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Schedule
-from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan
 from gcsim.simulator.training import (
     Framework,
     InputLoading,
@@ -43,7 +39,6 @@ from gcsim.simulator.training import (
 )
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile, every
 from tests.simulator import world
-from tests.simulator.steps.random_plans import same
 from tests.simulator.traffic import traffic
 from tests.simulator.world import BUS, NETWORK, gather, reduce
 
@@ -305,54 +300,6 @@ def test_decoding_grows_with_the_workers_and_servers_share_theirs() -> None:
 
 
 GLOO = Collectives(transport="gloo", servers=1)
-CHOICES = [
-    Collectives(servers=1),
-    GLOO,
-    replace(GLOO, all_reduce="hierarchical", all_gather="pipelined_ring"),
-    replace(GLOO, servers=3),
-]
-
-
-@pytest.mark.parametrize("collectives", CHOICES)
-@pytest.mark.parametrize("nodes", [1, 3, 8])
-def test_ranks_that_behave_alike_may_be_simulated_once(
-    collectives: Collectives, nodes: int
-) -> None:
-    """All kinds of requests on real algorithms, one rank a class against as few as possible."""
-    records = [
-        (reduce(4_000_004),),
-        (reduce(12), gather(40_000)),
-        (gather(8), gather(900, 70_001, 20_000)),
-        (CollectiveRecord(kind="push_pull", sent=(40_001,), pulled=40_003),),
-        (reduce(40_004), reduce(80_000)),
-    ]
-    work = [
-        BucketWork(
-            before=(Job(kind="encode", name="encode", duration=70_000 * k),),
-            collectives=exchange,
-            server_times=(5_000_000,) * len(exchange),
-            after=tuple(
-                Job(kind="decode" if n == 1 else "encode", name="after", duration=90_000)
-                for n in range(len(exchange), 0, -1)
-            ),
-        )
-        for k, exchange in enumerate(records)
-    ]
-    compute = ComputeTimes(forward=10**7, backward=5 * 10**8, parts=(10**8,) * 5, provenance="test")
-    chosen = cluster(nodes, 2, collectives)
-    few, many = (
-        simulate(
-            StepPlan(compute=compute, buckets=tuple(work)),
-            ranks=chosen.workers,
-            execute=CollectiveMemo(chosen),
-            spans=True,
-            collapse=collapse,
-            iterations=2,
-        )
-        for collapse in (True, False)
-    )
-    same(few, many)
-    assert few.spans == many.spans
 
 
 def test_spans_show_all_ranks_of_the_sample_step() -> None:

@@ -4,8 +4,6 @@ The expected numbers are those of the collectives themselves (each has an oracle
 kernels priced by hand; the composition is written out here, job by job.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

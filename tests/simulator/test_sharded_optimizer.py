@@ -1,8 +1,6 @@
 """Training with a sharded optimizer (ZeRO, stage 1), against the same training with a whole one and
 the gather of its weights worked out by itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

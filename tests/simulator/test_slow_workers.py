@@ -4,8 +4,6 @@ On links without latency a ring ends when the last rank has entered plus what it
 iteration is the slowest rank's computation and the ring: expected times are sums of these.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Are times that the clock cannot hold refused with what they are, before 64 bits overflow?"""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

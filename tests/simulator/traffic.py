@@ -1,7 +1,5 @@
 """Traffic profiles made by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gcsim.traces.profile import Exchange, ModelFacts, Phase, Quality, Step, TrafficProfile

@@ -1,7 +1,5 @@
 """What do most tests of the simulator simulate? Two usual links, a device, a cluster of both."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Buckets: torch's own rule, over any model."""
 
-from __future__ import annotations
-
 import torch.distributed
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Live training: it learns, it is repeatable, and it is data-parallel SGD."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

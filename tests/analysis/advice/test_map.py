@@ -3,8 +3,6 @@
 Expected winners are those of the engine at the cell's own settings.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Text of a plan: the offers that are left out and why, what is assumed, and doubtful points."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

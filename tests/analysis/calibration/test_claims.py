@@ -5,8 +5,6 @@ here. Prefixes are those of Slurm (`srun -l`), Open MPI 4 (`--tag-output`) and 5
 (`--timestamps`), docker compose, torchrun, Markdown and terminals.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -6,8 +6,6 @@ Each tool that checks what it measured has a failing log here, made of its fixtu
 the flight recorder (`state`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -6,8 +6,6 @@ where a protocol has no formula, from the simulator over a known link. Real time
 `data`, each with its source.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -8,8 +8,6 @@ comms_logging.py), Horovod 0.28 (horovod/common/timeline.cc), nccl-tests 2.18 (s
 those of nccl-tests from the log beside it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,8 +6,6 @@ two GB10), and of Gloo's benchmark (pytorch/gloo issues 21 and 248, the README o
 built on Gloo).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Is a planted rate of additions found again from all-reduces of two types over one link?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Are the stored coefficients those that the tables give, and is the page of devices up to date?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that make network namespaces: only as root on Linux, with ip and tc."""
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.analysis.live import namespaces

@@ -1,7 +1,5 @@
 """The ranks' program on the machine's own loopback, without namespaces or rights."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

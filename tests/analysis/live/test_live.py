@@ -1,7 +1,5 @@
 """The live suite on this machine, and the fit of its host."""
 
-from __future__ import annotations
-
 import json
 import os
 from fractions import Fraction

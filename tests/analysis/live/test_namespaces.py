@@ -1,7 +1,5 @@
 """Network namespaces: made, shaped, and removed however they are left."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

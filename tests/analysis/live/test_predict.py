@@ -1,8 +1,6 @@
 """Predictions: textbook arithmetic where it must hold, and on the disk before anything is
 measured."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

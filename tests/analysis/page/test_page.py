@@ -1,7 +1,5 @@
 """A report is one file that shows the result's numbers, and texts of users as texts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Does a report of each kind fit a phone, a laptop and a screen, no text upon another?"""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

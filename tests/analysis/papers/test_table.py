@@ -1,7 +1,5 @@
 """Is what a paper printed shown beside what came out, within 80 cells, and drawn?"""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

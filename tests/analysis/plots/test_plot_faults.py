@@ -5,8 +5,6 @@ restart costs 30 s (the numbers of `stretches` follow by hand from the rules of
 `simulator/faults.py`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

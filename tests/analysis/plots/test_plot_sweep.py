@@ -4,8 +4,6 @@ Times are chosen: `fast` takes 0.1 s where the rate is below a border, dense tra
 so the winner and its speedup of every cell are known beforehand.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

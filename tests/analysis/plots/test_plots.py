@@ -1,7 +1,5 @@
 """The figures show the rows' own numbers, legibly, and as equal bytes each time."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The sentences say whether compression pays, what is safe and what to try, and claim no more."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

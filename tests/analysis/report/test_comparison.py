@@ -1,7 +1,5 @@
 """Two methods are compared world by world, and beyond luck."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import replace

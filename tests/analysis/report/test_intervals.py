@@ -1,7 +1,5 @@
 """The inputs that a width comes from are named in order, with their shares; chance is not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is not known is told as intervals: in the table, the figures, the sources."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

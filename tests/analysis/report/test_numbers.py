@@ -1,7 +1,5 @@
 """Numbers for people keep their magnitude and their digits."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ Traffic is that of the shipped profiles, so no compressor runs. The scenario who
 is measured in the long test.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

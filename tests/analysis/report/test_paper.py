@@ -1,7 +1,5 @@
 """Tables and references for a paper: whole, escaped, and each method's own."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

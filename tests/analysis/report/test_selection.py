@@ -1,12 +1,9 @@
 """Whether compression pays, what is safe and what to try: laws over generated results, examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -199,33 +196,6 @@ def test_one_wide_interval_does_not_hide_that_others_pay(result: Result) -> None
     assert set(kinds(found.rivals)) == {"powersgd", "topk"}
 
 
-def test_two_lines_for_a_fast_method_and_a_safe_one(result: Result) -> None:
-    found = found_in(result, none=DENSE, topk=between(0.05, 0.07), fp16=between(0.2, 0.21))
-    assert (found.safe and found.safe.compressor, found.to_try and found.to_try.compressor) == (
-        "fp16", "topk",
-    )  # fmt: skip
-    assert found.rivals == ()
-    assert kinds(found.foremost) == ["topk"]
-
-
-@pytest.mark.parametrize(
-    ("high", "pays", "chance"),
-    # evenly from 0.3 s to `high`: the share below 0.4 s
-    [(0.42, "likely", 34 / 41), (0.55, "not known", 16 / 41), (0.404, "yes", 39 / 41)],
-)
-def test_the_probability_is_told(result: Result, high: float, pays: str, chance: float) -> None:
-    found = found_in(result, none=DENSE, topk=between(0.3, high))
-    assert found.pays == pays
-    assert found.probability == pytest.approx(chance)
-    assert (found.dense in found.foremost) == (pays != "yes")
-
-
-def test_one_per_cent_is_nothing(result: Result) -> None:
-    found = found_in(result, none=DENSE, topk=between(0.397, 0.3975))
-    assert (found.pays, found.safe) == ("no", None)
-    assert kinds(found.foremost) == ["none"]
-
-
 def test_dense_through_servers_is_neither_compression_nor_a_question(result: Result) -> None:
     rows = [row for row in selection.at_largest(result) if row.compressor in {"none", "topk"}]
     served = replace(rows[0] if rows[0].compressor == "none" else rows[1], label="dense, servers",
@@ -238,13 +208,6 @@ def test_dense_through_servers_is_neither_compression_nor_a_question(result: Res
     assert found.safe is not None
     assert found.safe.label == "dense, servers"
     assert [row.label for row in found.foremost] == ["dense, servers"]
-
-
-def test_nothing_to_train_with_is_not_to_try(result: Result) -> None:
-    found = found_in(result, none=DENSE, randomk=between(0.04, 0.05))
-    assert (found.pays, found.to_try) == (None, None)
-    alone = found_in(result, randomk=between(0.04, 0.05), terngrad=between(0.1, 0.2))
-    assert (alone.to_try, alone.foremost) == (None, ())
 
 
 # --- luck ----------------------------------------------------------------------------------------

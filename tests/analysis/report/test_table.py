@@ -1,7 +1,5 @@
 """The table shows every number whole, at every width."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which methods are safe, which are left out, and why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Does a training's picture, or chart of its report, show the target, methods at it, and others
 apart from them?"""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

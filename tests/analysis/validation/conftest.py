@@ -1,7 +1,5 @@
 """A shipped suite takes up to a minute: it is predicted once, for all files and workers."""
 
-from __future__ import annotations
-
 import fcntl
 import pickle
 from collections.abc import Callable

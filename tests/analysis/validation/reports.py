@@ -1,7 +1,5 @@
 """A report with known errors, for tests of what shows it; and what no report may show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median

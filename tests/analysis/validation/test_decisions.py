@@ -1,7 +1,5 @@
 """Would the prediction have led to the right choice? Against all pairs, one by one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

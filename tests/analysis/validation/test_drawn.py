@@ -1,7 +1,5 @@
 """Steps in drawn worlds are those of exact simulations, and a source's rates can be left out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

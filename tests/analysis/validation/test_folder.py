@@ -1,7 +1,5 @@
 """A suite in a folder: rows become scenarios, references become numbers, mistakes have a place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Is a broken bound reported, and a dishonest fit refused?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Widths come from other sources alone, and hold what they promise."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

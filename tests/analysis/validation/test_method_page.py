@@ -1,7 +1,5 @@
 """Does the suite that docs/validation-method.md shows run as it stands there?"""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Does no line of a report hide parts that err in opposite ways? Against a rule told again."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """`gcsim validate` whole: are all bounds kept, and is docs/validation.md what it would write?"""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Regret of following advice: cost of the chosen method against the fastest measured one."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Efficiencies of the suite `scaling`, against numbers by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.analysis.validation.suite import Point, Unit

@@ -1,7 +1,5 @@
 """Medians and percentiles of errors, against naive ones; what served a fit does not count."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Is every suite of the table there, under its own name?"""
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.analysis.validation.registry import SUITES, chosen

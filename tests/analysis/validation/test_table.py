@@ -1,7 +1,5 @@
 """A validation on a terminal: what a reader must be able to see."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

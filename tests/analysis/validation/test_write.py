@@ -1,7 +1,5 @@
 """Files of a validation: complete, cited, and the same each time."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

@@ -8,8 +8,6 @@ the time; what is cut off keeps its lines. After each, docs/gpu-measured.md and 
 without a GPU; `--device cpu --only fp16 --tiny` runs the same code here.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Whether a method makes on a GPU what it makes on a CPU: alone, and as DDP's hook over NCCL."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ the lowest of the gaps between events at their starts. `warm_up_s` are the first
 kernels are compiled.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import statistics

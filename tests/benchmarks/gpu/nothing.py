@@ -1,7 +1,5 @@
 """A Triton kernel that does next to nothing: for the price of a launch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """docs/gpu-measured.md, from the files that `make gpu` has left."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 

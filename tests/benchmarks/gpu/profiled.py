@@ -1,7 +1,5 @@
 """Launches, waits and busy time of what a host queues, from PyTorch's profiler."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -3,8 +3,6 @@ them. FOLDER/suite/*.csv belong into analysis/validation/suites/gpu_hook, FOLDER
 device's entry of scenarios/catalog/devices_*.yaml, with what was calibrated in it.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from dataclasses import replace

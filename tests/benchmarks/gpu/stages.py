@@ -6,8 +6,6 @@ busy. Checksums and checks of what arrives are in all of them; `left_out_us` is 
 Lowest of the rounds; what one wait, launch or operator costs here stands in the rows `yardstick`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """A frame says what it holds, and nothing that contradicts itself is believed."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from typing import Any

@@ -5,8 +5,6 @@ loops do not check indices: run this file with NUMBA_BOUNDSCHECK=1 (and a NUMBA_
 own) to see every access outside an array as an IndexError.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scans of whole vectors agree with float64 arithmetic, on any number of threads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

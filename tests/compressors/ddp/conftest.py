@@ -1,7 +1,5 @@
 """Shared by the hook's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path

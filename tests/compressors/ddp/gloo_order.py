@@ -7,8 +7,6 @@ Sums of integers, maxima and sums of two workers are those in the order of ranks
 Source: pytorch/gloo, gloo/allreduce.cc (`ring`), gloo/allreduce.h (`kMaxSegmentSize`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

@@ -6,8 +6,6 @@ Jobs run side by side, each with COUNT forked ranks; FOLDER/JOB.RANK.pt holds th
 met and after how many seconds.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -3,8 +3,6 @@
 `ranks.py` runs them with three ranks; a loop that finds something wrong raises.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

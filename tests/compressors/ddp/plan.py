@@ -3,8 +3,6 @@
 Gradients are known to the last bit, so that `in_lockstep` can be asked for the updates.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -6,8 +6,6 @@ It forks COUNT ranks, so that torch is imported once for all; `test_ddp.py` comp
 FOLDER/JOB.RANK.pt with lockstep. Where a rank fails, all end: the others would wait for it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

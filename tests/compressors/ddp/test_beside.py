@@ -1,7 +1,5 @@
 """The hook beside the backward pass of a GPU: what is behind what, on a stand-in without one."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A compressor under DDP gives what lockstep gives, bit for bit, in processes on loopback."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks that do not come, fall asleep or ask for other things: all others say so, in time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache

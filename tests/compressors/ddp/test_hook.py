@@ -1,7 +1,5 @@
 """What is accepted and refused as DDP hook, the page about it, and the end of a rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Options of a method under DDP: steps that stay dense, tensors, and ranks of a node."""
 
-from __future__ import annotations
-
 import pytest
 
 import gcsim

@@ -1,8 +1,6 @@
 """Two ranks for quick tests: overflows and restarts leave no trace, and options are those of
 lockstep. `test_ddp.py` has every method."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Waits and launches of the hook's steps, counted in Triton's interpreter."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

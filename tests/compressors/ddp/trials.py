@@ -5,8 +5,6 @@ Good iterations have the gradients of `plan.gradients` with numbers 0, 1, ...; t
 training is exchanged uncompressed.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -4,8 +4,6 @@
 The interpreter must be off, so this is a process of its own.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """How do tests run kernels without a GPU? Triton's interpreter runs them on tensors of the host."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import importlib

@@ -3,8 +3,6 @@
 Lengths lie around groups of eight and the ends of a program's tile (2048) and block (4096).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

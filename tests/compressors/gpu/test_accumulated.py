@@ -1,7 +1,5 @@
 """Vectors that accumulate until they are sent, on kernels: momentum, variance, residuals, words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Launches of a bucket by methods that select, round or send bits: bounded, for one tensor as for
 many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every kernel that a method launches compiles for GPUs, to the arithmetic of the loops."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Every registered method on kernels: the CPU's payloads and updates, and what the page says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

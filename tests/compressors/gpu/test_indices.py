@@ -1,7 +1,5 @@
 """Coded positions on kernels: the loops' bodies, positions and errors, whatever the coders."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

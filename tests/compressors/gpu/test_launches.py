@@ -1,7 +1,5 @@
 """A bucket takes as many kernels for four tensors as for two."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any

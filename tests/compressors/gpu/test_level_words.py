@@ -1,7 +1,5 @@
 """Levels of many tensors, coded together: the bodies of each alone, and damage that is seen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Whole methods on kernels: the payloads and updates of the loops, and nothing long on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace

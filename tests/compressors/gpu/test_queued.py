@@ -1,7 +1,5 @@
 """The table of launches is that of the kernels as they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random draws on kernels: the same positions, probabilities and weights afterwards."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given

@@ -4,8 +4,6 @@ Expected values are those of the compiled loops, which have their own tests agai
 constructions.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """Levels as Elias words on kernels, and numbers that stay on a device."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """CSER: x - e is common to all workers, the mean of x is SGD's, and slices are all that travels."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Local SGD and DiLoCo are what torch's optimisers do to weights: inner ones on each worker's, an
 outer one on the weights that all last had."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PowerSGD projects onto a warm-started subspace, keeps the rest, and sends two thin messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -27,15 +25,6 @@ def workers(count: int = 1, **parameters: Any) -> list[PowerSgd]:
 
 def mean(buckets: list[Bucket]) -> torch.Tensor:
     return torch.stack([bucket.gradient for bucket in buckets]).mean(0)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_mean_gradient_of_rank_r_is_reproduced_exactly(count: int) -> None:
-    # P = M Q spans M's columns when Q is Gaussian and M has rank r, so P P^T M = M.
-    left, right = normal(60, 3), normal(3, 40, seed=1)
-    buckets = [bucket_of(left @ (right * (rank + 1.0))) for rank in range(count)]
-    for update in exchange(workers(count, rank=3), buckets):
-        torch.testing.assert_close(update, mean(buckets), rtol=1e-4, atol=1e-4)
 
 
 def test_warm_start_converges_to_the_best_approximation() -> None:

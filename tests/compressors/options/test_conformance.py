@@ -1,7 +1,5 @@
 """A method with options keeps what the method promises, but for what rounded sums break."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Exchanges side by side give what they give alone, in the collectives of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of every method, in lockstep: what is dense is dense, the rest is the method alone."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

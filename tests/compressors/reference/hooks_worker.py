@@ -7,8 +7,6 @@ FOLDER/RANK.pt gets what the hooks returned at each step, by name, and the numbe
 The ranks are forked, so that torch is imported once.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The reference methods do what PyTorch's hooks do, which run in two processes on loopback."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

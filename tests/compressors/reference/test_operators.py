@@ -1,7 +1,5 @@
 """PyTorch's own hooks launch the operators that the reference methods are metered with."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables and estimates are those of matrices of signs, and the updates those of the algorithm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kept profiles and points of a sweep: damaged ones are made again, and results are the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of devices: the catalogue's entries with other values."""
 
-from __future__ import annotations
-
 from functools import cache
 from random import Random
 from typing import Any

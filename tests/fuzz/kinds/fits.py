@@ -1,7 +1,5 @@
 """Fits of gradients: JSON with other values."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

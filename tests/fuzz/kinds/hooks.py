@@ -1,7 +1,5 @@
 """Deployed hooks with drawn methods, parameters, models and gradients, on one rank of Gloo."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from random import Random

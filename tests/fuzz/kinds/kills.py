@@ -1,7 +1,5 @@
 """Runs that are killed at any moment: the next one gives the same results and clears the rest."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Tables of a model's layers: CSV with other words."""
 
-from __future__ import annotations
-
 from functools import cache
 from random import Random
 

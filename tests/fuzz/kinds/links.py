@@ -1,7 +1,5 @@
 """Files of links: the catalogue's entries with other values, rates that change as a CSV beside."""
 
-from __future__ import annotations
-
 from functools import cache
 from random import Random
 from typing import Any

@@ -4,8 +4,6 @@ They arrive with prefixes, colours and packed (`corpus.py`). A JSON file is chan
 tree. Some tries bring two files.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from random import Random

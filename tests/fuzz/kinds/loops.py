@@ -1,7 +1,5 @@
 """Kept machine code: damaged files are compiled again, and results are the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Manifests of traces with a correct checksum: what somebody made up, not what was damaged."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

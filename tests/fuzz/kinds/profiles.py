@@ -1,8 +1,6 @@
 """Profiles of PyTorch's profiler and execution traces, of a CPU and of a GPU, and a flight
 recorder's dump: plain and gzipped, changed as JSON or as bytes, before or after packing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from functools import cache

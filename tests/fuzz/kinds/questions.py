@@ -1,7 +1,5 @@
 """Words of `gcsim advise` and `gcsim explain`, and the scenarios that they are about."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """What `gcsim record` is asked to store; what it stores must be accepted as gradients."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.fuzz.case import Kind, Try, choose, write

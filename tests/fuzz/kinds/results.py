@@ -1,7 +1,5 @@
 """Results of runs and sweeps, and a hook's measurement, changed as JSON or as bytes."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

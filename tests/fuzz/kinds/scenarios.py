@@ -4,8 +4,6 @@ What `check` accepts, `run` must run or refuse; of what is accepted a share is r
 takes a second.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Tensor files of traces: damaged; or made up, with a manifest that fits them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """What `gcsim train` and `gcsim reproduce` are given: plans, names, trajectories that are kept."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from contextlib import redirect_stderr

@@ -1,7 +1,5 @@
 """Compressors and models of users: faulty ones (`tests/mistakes.py`), and more faults in them."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.fuzz.case import Kind, Try, choose

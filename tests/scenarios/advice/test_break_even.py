@@ -4,8 +4,6 @@ Expected numbers are those of runs of the same scenario with the printed setting
 --set` has them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from copy import deepcopy

@@ -4,8 +4,6 @@ Expected numbers are those of the methods' own profiles, bucket by bucket, and o
 every plan beside the one that was found.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Do words make the scenario that a file would, and are mistakes told as elsewhere?"""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Traffic profiles that come with gcsim: of this code, small, what is measured, and refused?"""
 
-from __future__ import annotations
-
 import lzma
 from dataclasses import replace
 from pathlib import Path

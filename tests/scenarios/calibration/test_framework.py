@@ -1,7 +1,5 @@
 """Does a calibration find what DDP and a hook cost around an exchange? Can a scenario take it?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

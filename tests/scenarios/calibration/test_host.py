@@ -1,7 +1,5 @@
 """The host's price of a launch and a stage's factors, fitted to whole stages."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

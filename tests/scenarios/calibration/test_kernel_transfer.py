@@ -4,8 +4,6 @@
 and bounds that hold on a machine that others use: one thread, CPU time.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

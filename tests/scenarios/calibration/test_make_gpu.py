@@ -1,7 +1,5 @@
 """`make gpu`: parts run small on the CPU, and what fails or is cut off costs itself alone."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

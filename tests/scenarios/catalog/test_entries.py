@@ -1,7 +1,5 @@
 """The catalogue: every number has a source, and derived numbers agree with their derivation."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools
@@ -14,7 +12,6 @@ from typing import Any, get_args
 import pytest
 
 from gcsim.compressors.kernels import KERNEL_CLASSES
-from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import Jitter, Loss, SizeFactor, Uplink
@@ -187,7 +184,8 @@ def test_every_wire_has_an_ideal_variant_and_no_radio_has() -> None:
 
 
 def test_links_that_scenarios_name_keep_their_numbers() -> None:
-    # Goodput in Mbit/s, and microseconds one way.
+    # Goodput in Mbit/s, microseconds one way. TCP with time stamps leaves 1500 - 20 - 32 bytes of
+    # data in 1500 + 14 + 4 + 8 + 12 on the wire.
     known: dict[str, tuple[Fraction | int, int]] = {
         "1gbe": (1_000 * Fraction(1448, 1538), 50),
         "1gbe_ideal": (1_000, 50),
@@ -260,15 +258,6 @@ def test_the_size_factors_are_simgrids() -> None:
     assert link.latency_for(65471) == round(50_000_000 * tables[1][15424])
 
 
-def test_ethernet_goodput_is_what_tcp_frames_leave() -> None:
-    # 1500 - 20 (IP) - 32 (TCP with time stamps) data bytes in 1500 + 14 + 4 + 8 + 12 on the wire.
-    share = Fraction(1500 - 20 - 32, 1500 + 14 + 4 + 8 + 12)
-    assert catalog.link("10gbe").efficiency == share
-    assert catalog.link("1gbe").efficiency == share
-    assert catalog.link("10gbe_ideal").efficiency == 1
-    assert float(share) == pytest.approx(0.9415, abs=5e-5)
-
-
 def test_the_p100_alexnet_rate_is_the_measured_one_split_as_stated() -> None:
     # 512 images in 512/2987 s; fixed = 8.9 samples' time (fits: V100 8.95, K80 8.85).
     sxm2 = catalog.device("p100_sxm2").training["alexnet"]
@@ -338,17 +327,6 @@ def test_a_links_fingerprint_changes_with_every_field() -> None:
     )  # fmt: skip
     variants = [link, *changed(link)]
     assert len({catalog.fingerprint(each) for each in variants}) == len(variants)
-
-
-def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(InputError, match="unknown device 'rtx_4009'; did you mean 'rtx_4090'"):
-        catalog.device("rtx_4009")
-    with pytest.raises(InputError, match="unknown link '10bge'; did you mean '10gbe'"):
-        catalog.link("10bge")
-    with pytest.raises(InputError, match="'p100'; there are p100_pcie, p100_s"):
-        catalog.device("p100")
-    with pytest.raises(InputError, match="'roce'; there are 25gbe_roce, 40gbe_roce, 100gbe_roce"):
-        catalog.link("roce")
 
 
 def test_a_wrong_link_entry_is_named_with_its_place(tmp_path: Path) -> None:

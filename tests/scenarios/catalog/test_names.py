@@ -1,7 +1,5 @@
 """Phrasings of people for entries of the catalogue: understood, asked back, or refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.errors import InputError
@@ -135,63 +133,25 @@ UNDERSTOOD = {
 """By kind and entry: the words for it, apart by |."""
 
 ASKED_BACK = [
-    ("device", "P100"),
-    ("device", "p100-16g"),
-    ("device", "V100-32GB"),
-    ("device", "v100-32"),
-    ("device", "V100 32G"),
-    ("device", "A100 40GB"),
-    ("device", "A100 PCIe"),
-    ("network", "TCP"),
-    ("network", "pcie"),
-    ("model", "BERT"),
-    ("model", "vgg"),
-    ("model", "densenet"),
-    ("model", "transformer"),
-    ("model", "lstm"),
-    ("model", "resnet"),
-    ("network", "infiniband"),
-    ("network", "InfiniBand"),
-    ("network", "IB"),
-    ("network", "RoCE"),
-    ("network", "EFA"),
-    ("network", "AWS EFA"),
-    ("network", "EFA v2"),
-    ("network", "PCIe 5.0"),
-    ("network", "wifi"),
-    ("network", "Wi-Fi"),
-    ("network", "5G"),
-    ("network", "ethernet"),
-    ("network", "NVLink"),
-]
+    ("device", "P100"), ("device", "p100-16g"), ("device", "V100-32GB"), ("device", "v100-32"),
+    ("device", "V100 32G"), ("device", "A100 40GB"), ("device", "A100 PCIe"), ("network", "TCP"),
+    ("network", "pcie"), ("model", "BERT"), ("model", "vgg"), ("model", "densenet"),
+    ("model", "transformer"), ("model", "lstm"), ("model", "resnet"), ("network", "infiniband"),
+    ("network", "InfiniBand"), ("network", "IB"), ("network", "RoCE"), ("network", "EFA"),
+    ("network", "AWS EFA"), ("network", "EFA v2"), ("network", "PCIe 5.0"), ("network", "wifi"),
+    ("network", "Wi-Fi"), ("network", "5G"), ("network", "ethernet"), ("network", "NVLink"),
+]  # fmt: skip
 """Words that several entries match."""
 
 UNKNOWN = [
-    ("device", "MI250X"),
-    ("device", "TPUv3"),
-    ("device", "GPU"),
-    ("model", "UNet"),
-    ("model", "Llama-4 Scout"),
-    ("model", "Mixtral 8x7B"),
-    ("model", "inceptionv4"),
-    ("device", "L40"),
-    ("device", "GTX1080"),
-    ("model", "T5"),
-    ("device", "A10"),
-    ("device", "V100S"),
-    ("device", "GH200 144GB"),
-    ("model", "VGG16_bn"),
-    ("device", "P4"),
-    ("device", "EPYC"),
-    ("device", "Quadro RTX 6000"),
-    ("model", "resnet-32"),
-    ("network", "infiniband_xdr"),
-    ("network", "WAN"),
-    ("network", "4x"),
-    ("network", "4 100G"),
-    ("model", "roberta-large"),
-    ("model", "ResNeXt-50"),
-]
+    ("device", "MI250X"), ("device", "TPUv3"), ("device", "GPU"), ("model", "UNet"),
+    ("model", "Llama-4 Scout"), ("model", "Mixtral 8x7B"), ("model", "inceptionv4"),
+    ("device", "L40"), ("device", "GTX1080"), ("model", "T5"), ("device", "A10"),
+    ("device", "V100S"), ("device", "GH200 144GB"), ("model", "VGG16_bn"), ("device", "P4"),
+    ("device", "EPYC"), ("device", "Quadro RTX 6000"), ("model", "resnet-32"),
+    ("network", "infiniband_xdr"), ("network", "WAN"), ("network", "4x"), ("network", "4 100G"),
+    ("model", "roberta-large"), ("model", "ResNeXt-50"),
+]  # fmt: skip
 """Words for which no entry stands: no suggestion is better than a wrong one."""
 
 

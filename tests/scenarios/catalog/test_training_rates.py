@@ -1,7 +1,5 @@
 """The tables of training rates: every number has a citation, and devices have what they say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A file with one link, read as a scenario's cluster is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

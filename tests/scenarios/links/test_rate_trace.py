@@ -1,7 +1,5 @@
 """Rates that change over time, as points and as files: what is read, and what is refused."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

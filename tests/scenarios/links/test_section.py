@@ -1,7 +1,5 @@
 """Links as users write them: what is read is what is meant, and every mistake has its place."""
 
-from __future__ import annotations
-
 import dataclasses
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A link is written so that it reads back to itself, and a result says all of it in short."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import replace

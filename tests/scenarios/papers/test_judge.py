@@ -1,7 +1,5 @@
 """When is an order said to have come out? Small cases, by hand."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

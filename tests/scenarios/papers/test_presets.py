@@ -1,7 +1,5 @@
 """Does every preset run, with what its paper prints beside it?"""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

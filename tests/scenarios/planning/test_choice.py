@@ -1,7 +1,5 @@
 """The choice among hand-made points of the front, its probabilities, and what would change it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

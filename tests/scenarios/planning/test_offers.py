@@ -1,7 +1,5 @@
 """A file of offers: read in order, each mistake with its line, the rule and what to write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -90,9 +88,3 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = HEADER + "a100,0,4,100gbe,x\na100,8,4,100gbe,1\nb,8,4,100gbe,1\n"
     found = told(tmp_path, lambda: read_offers(written(tmp_path, text)))
     assert [problem.split(": ")[0] for problem in found] == [f"offers.csv:{n}" for n in (2, 2, 4)]
-
-
-def test_a_file_that_is_missing_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.csv") as refusal:
-        read_offers(tmp_path / "none.csv")
-    assert refusal.value.exit_code == 2

@@ -1,7 +1,5 @@
 """The front of a search against all settings of a small grid, and against a naive definition."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """YAML with places: YAML 1.2 scalars, and a line and column for everything that is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run that is cut off keeps the profiles that it has made, and gradients are trained once."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of a scenario's entry: the same bytes in stage 1 and in training, and said in words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run believes a compressor of the user's only where it could run on a cluster."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

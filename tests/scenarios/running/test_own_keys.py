@@ -1,7 +1,5 @@
 """Names in the cache follow all that a user's functions read and make, and nothing else."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

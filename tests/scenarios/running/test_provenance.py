@@ -1,7 +1,5 @@
 """What a result says of its numbers is what they are: links, kernel rates, training times."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

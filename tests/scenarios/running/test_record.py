@@ -1,7 +1,5 @@
 """A trace that does not fit its scenario is refused before anything runs, with all reasons."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

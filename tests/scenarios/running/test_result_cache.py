@@ -1,7 +1,5 @@
 """A run that was simulated before comes from the cache, and never where anything has changed."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

@@ -1,7 +1,5 @@
 """A row says what carries it, and dense training has a row of its own through the same servers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

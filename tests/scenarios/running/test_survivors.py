@@ -1,7 +1,5 @@
 """What is left when nodes die is the cluster without them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path

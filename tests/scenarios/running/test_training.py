@@ -3,8 +3,6 @@
 The simulator is replaced: these tests are about the seam. `test_end_to_end.py` runs all of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A scenario without a transport has that of its device, everywhere, and says which."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """Groups of unlike nodes in a scenario: settings, mistakes, batches, memory, ranges, result."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path

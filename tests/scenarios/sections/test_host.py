@@ -1,7 +1,5 @@
 """What stands under `cluster.host` arrives, reads back, costs time, and is refused if wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path

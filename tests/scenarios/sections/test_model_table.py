@@ -1,7 +1,5 @@
 """A model as a table of layers: every mistake with its line, and a run from end to end."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MPI's ranks of one node: copies to the host, messages in its memory, copies back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

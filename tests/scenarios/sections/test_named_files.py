@@ -1,7 +1,5 @@
 """Links and devices from files: what a scenario gets, where mistakes are, what it resolves to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path

@@ -3,8 +3,6 @@
 A rate is the nearest Ethernet of the catalogue at that rate; the expected scenarios spell it out.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

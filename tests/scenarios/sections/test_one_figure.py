@@ -4,8 +4,6 @@ The keys come from the schema of scenario files: all sections under `cluster` an
 depth. The defaults are those of the resolved scenario, which states all that is in effect.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """NICs per node, and switches that add: settings of a scenario and their mistakes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A scenario that replays what a user recorded: its model, its gradients, its times."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

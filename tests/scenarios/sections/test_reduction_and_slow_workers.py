@@ -1,8 +1,6 @@
 """`cluster.sums`, `training.slow_workers` and `training.on_host`: do they arrive, read back,
 warn where they do nothing, and change a run by what they say?"""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from fractions import Fraction

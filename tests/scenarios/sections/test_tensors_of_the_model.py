@@ -1,7 +1,5 @@
 """Tensors of a profile or a recording are those of the model that a scenario states beside it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Places are counted by hand in `FULL`; every mistake and every warning names its line and column.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
@@ -198,58 +197,40 @@ def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
     assert not caplog.records
 
 
+DEFAULTS = """
+precision: fp32
+gradients: fp32
+checkpointing: none
+flash_attention: true
+exposed: 0
+exposed_range: [0, 1]
+between: workers
+strategy: ddp
+gathered: stored
+secondary: false
+on_host: []
+local_steps: 1
+code: {slowdown: 1, slowdown_range: [0.71, 1.41]}
+interference: {computation: 0, bus: 0}
+shared_node: {slowdown: 0}
+framework:
+  reducer: {per_tensor: 15 us, per_tensor_range: [5 us, 35 us], per_bucket: 50 us,
+            per_bucket_range: [20 us, 80 us], per_step: 0 s, passes: 4, passes_range: [2, 4]}
+  hook: {per_tensor: 20 us, per_tensor_range: [10 us, 50 us], per_bucket: 160 us,
+         per_bucket_range: [100 us, 300 us], per_step: 0 s, passes: 8, passes_range: [4, 10]}
+encode_on: compute
+side_slowdown: 1
+concurrent_collectives: 1
+optimizer: 0 s
+accumulation: 1
+noise: {distribution: lognormal, variation: 0, slow_probability: 0, slow_factor: 1, skew: 0,
+        skew_range: [0, 0.06]}
+iterations: 100
+"""
+
+
 def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Path) -> None:
-    assert load(tmp_path, PLAIN).resolved["training"] == {
-        "precision": "fp32",
-        "gradients": "fp32",
-        "checkpointing": "none",
-        "flash_attention": True,
-        "exposed": 0,
-        "exposed_range": [0, 1],
-        "between": "workers",
-        "strategy": "ddp",
-        "gathered": "stored",
-        "secondary": False,
-        "on_host": [],
-        "local_steps": 1,
-        "code": {"slowdown": 1, "slowdown_range": [0.71, 1.41]},
-        "interference": {"computation": 0, "bus": 0},
-        "shared_node": {"slowdown": 0},
-        "framework": {
-            "reducer": {
-                "per_tensor": "15 us",
-                "per_tensor_range": ["5 us", "35 us"],
-                "per_bucket": "50 us",
-                "per_bucket_range": ["20 us", "80 us"],
-                "per_step": "0 s",
-                "passes": 4,
-                "passes_range": [2, 4],
-            },
-            "hook": {
-                "per_tensor": "20 us",
-                "per_tensor_range": ["10 us", "50 us"],
-                "per_bucket": "160 us",
-                "per_bucket_range": ["100 us", "300 us"],
-                "per_step": "0 s",
-                "passes": 8,
-                "passes_range": [4, 10],
-            },
-        },
-        "encode_on": "compute",
-        "side_slowdown": 1,
-        "concurrent_collectives": 1,
-        "optimizer": "0 s",
-        "accumulation": 1,
-        "noise": {
-            "distribution": "lognormal",
-            "variation": 0,
-            "slow_probability": 0,
-            "slow_factor": 1,
-            "skew": 0,
-            "skew_range": [0, 0.06],
-        },
-        "iterations": 100,
-    }
+    assert load(tmp_path, PLAIN).resolved["training"] == yaml.safe_load(DEFAULTS)
 
 
 def test_what_a_loop_costs_beside_its_passes_is_the_catalogues_or_stated(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Do a scenario's additions and calls cost what its transport's do, unless it says otherwise?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps from Python: the language of grids, rows that are those of single runs, what is kept."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Training in this process, for all tests of this folder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers of training that are this process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gcsim.scenarios.progress import SilentProgress

@@ -1,7 +1,5 @@
 """Does a band of a few seeds hold the next one as often as it says?"""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A scenario whose workers train for clients, some in each round."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

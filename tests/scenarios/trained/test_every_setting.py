@@ -3,8 +3,6 @@
 The schema is walked: a setting of none of the four lists below fails the first test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

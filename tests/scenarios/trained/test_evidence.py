@@ -1,7 +1,5 @@
 """What is known to train: published results, and trainings that come with gcsim."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Which method is named first: the best learning rate, the target that stays reached, chance."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """A training of fewer than ten delays of a method says so, and no verdict uses it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

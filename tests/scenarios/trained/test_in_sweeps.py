@@ -1,7 +1,5 @@
 """Sweeps know the trainings that single runs know. Expected: `gcsim run` of each point."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is kept of a training can be read back, and what cannot be read is as good as none."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Long trajectories are made one after another, and a kill loses none that was written."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A user's own model, data and loss, in few lines of Python and in a scenario."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import runpy

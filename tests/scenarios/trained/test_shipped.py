@@ -1,7 +1,5 @@
 """Trajectories that come with gcsim: are they those of this code, and are they taken?"""
 
-from __future__ import annotations
-
 import lzma
 import shutil
 from dataclasses import replace

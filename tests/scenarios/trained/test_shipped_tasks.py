@@ -1,7 +1,5 @@
 """How trainings that come with gcsim ended, for every method that has one."""
 
-from __future__ import annotations
-
 import pytest
 
 from gcsim.compressors.registry import REGISTRY

@@ -1,7 +1,5 @@
 """Time to a target: steps from real training, seconds from the simulated cluster."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -450,11 +448,6 @@ def test_of_what_is_not_trained_a_run_says_nothing(scenario: Scenario, tmp_path:
 def test_mistakes_say_what_to_write(tmp_path: Path, changes: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         train(loaded(tmp_path, *changes))
-
-
-def test_a_scenario_that_does_not_say_how_to_train_says_what_to_write() -> None:
-    with pytest.raises(InputError, match=r"key 'train' is missing.*write train: \{steps"):
-        train(load_scenario("lenet_2node"))
 
 
 def test_train_makes_no_difference_to_a_run(

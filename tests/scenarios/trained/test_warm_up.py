@@ -1,7 +1,5 @@
 """A method whose warm-up outlasts the training is not trained; shipped studies shorten it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

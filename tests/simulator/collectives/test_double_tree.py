@@ -5,8 +5,6 @@ every rank, and moves real pieces (sets of contributions). It shares no code wit
 what links say of themselves and the random draws. Comparisons are `==` in picoseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -5,8 +5,6 @@ code with the kernel but what links say of themselves and the random draws; the 
 that of `rings/wire.py`. Comparisons are `==` in picoseconds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fractions import Fraction
 

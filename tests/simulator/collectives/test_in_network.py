@@ -5,8 +5,6 @@ On links without random delays; entries differ. The tuner's times are worked out
 src/graph/tuning.cc; rates of real machines are those of `gcsim validate racks`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Collectives on many clusters at once are those on each: `execute` is the oracle."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Laws of every collective: entries shift and delay exits, rates scale, the clock has an end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

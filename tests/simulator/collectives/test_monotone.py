@@ -3,8 +3,6 @@
 What `docs/model/uncertainty.md` says of the ends of a device's ranges rests on these.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -5,8 +5,6 @@ with `==` in picoseconds, to the simulation of every message in `rings/wire.py`;
 kernel that `test_double_tree.py` compares to one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction

@@ -6,8 +6,6 @@ the right moment also in the midst of skew and jitter is compared with event-by-
 the tests of the kernels (and, for two collectives at a time, in `test_concurrent.py`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Do racks, Wi-Fi, slow nodes and buses cost what arithmetic says, whatever the collective?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A measured kernel is priced by its own curve, all others by their class, as they always were."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Is the time of a training step the one that should be preferred, and right?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

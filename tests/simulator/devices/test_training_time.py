@@ -1,7 +1,5 @@
 """Are forward and backward times, and when buckets are ready, those of the rules?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Do messages take what their paths say, and do they share NICs, buses, uplinks and the air?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

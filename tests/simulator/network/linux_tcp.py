@@ -9,8 +9,6 @@ mean delay over what the fastest tenth takes, and which share is later than 150 
 compared with: docs/model/losses.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import fcntl

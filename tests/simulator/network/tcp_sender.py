@@ -5,8 +5,6 @@ a round trip after it left, retransmissions take no time on the link. What is lo
 function of the packet and of how often it has been sent. Knows nothing of `loss_draws.py`.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `Link.departure` is the oracle: the same integral in Python's integers, which have no end.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import pickle
 from bisect import bisect_right
@@ -360,18 +358,6 @@ def test_the_slower_of_two_is_so_at_each_instant(
 def test_a_rate_that_never_changes_is_a_number() -> None:
     assert slower(ON_AND_OFF, ON_AND_OFF) is ON_AND_OFF
     assert slower(replace(ON_AND_OFF, rates=(ONE * 9, ONE * 5, ONE * 7)), Fraction(5)) == 5
-
-
-def test_traces_that_never_let_anything_through_together() -> None:
-    turned = replace(ON_AND_OFF, times=(Fraction(0), ONE), rates=(Fraction(0), ONE))
-    other = replace(turned, rates=(ONE, Fraction(0)))
-    with pytest.raises(InputError, match="no rate that repeats is positive"):
-        slower(turned, other)
-
-
-def test_traces_that_repeat_together_too_late() -> None:
-    with pytest.raises(InputError, match="before they repeat together"):
-        slower(ON_AND_OFF, replace(ON_AND_OFF, duration=Fraction(20_000_003, 10**7)))
 
 
 # ---- what is refused

@@ -4,8 +4,6 @@ The oracle goes packet by packet: it is told how often each was lost, and knows 
 last packets and inversions.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, defaultdict

@@ -4,8 +4,6 @@ Links with one flow class each have virtual times, networks have levels found by
 the oracle (`fluid_oracle.py`) raises all rates together. Comparisons are `==`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate

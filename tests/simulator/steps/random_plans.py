@@ -1,7 +1,5 @@
 """Small random plans of steps, ways to carry out their collectives, and what runs must share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction

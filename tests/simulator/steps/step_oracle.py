@@ -1,7 +1,5 @@
 """Steps for the oracle of `tick.py`, and what it makes of them as the engines return it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

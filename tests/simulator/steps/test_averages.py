@@ -1,7 +1,5 @@
 """Are as many iterations counted as are asked for, in whole rounds and whole passes?"""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

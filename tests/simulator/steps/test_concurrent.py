@@ -4,8 +4,6 @@ The oracle handles one message after the other from a heap, rank by rank; it is 
 descriptions of the protocols and of the slots, without SimPy and without classes of ranks.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

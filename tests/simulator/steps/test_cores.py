@@ -4,8 +4,6 @@ The oracle is the tick-by-tick simulation (`tick.py`), in which the jobs under w
 counted at every picosecond and each gets on by its share of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction

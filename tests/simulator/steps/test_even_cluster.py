@@ -4,8 +4,6 @@ The oracle follows one rank picosecond by picosecond, with exact shares of work 
 of `step_plan.py` and the two speeds of `events/even_cluster.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ Statistical tolerances are five standard errors of the estimate: with fixed seed
 fails at random.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Literal
 

@@ -1,8 +1,6 @@
 """Steps with sharded weights, against an event simulation that shares nothing with them, and
 against sums worked out by hand."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Generator
 from dataclasses import replace

@@ -5,8 +5,6 @@ last rank enters; slots are the fewest; the loader's work is the recurrence of
 `events/input_loader.py`, written out again.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Is what goes on for ever what one gets by simulating it?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ The oracle (`tick.py`) advances one picosecond at a time, rank by rank, without 
 classes of ranks; it is written from the rules of `step_plan.py`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise

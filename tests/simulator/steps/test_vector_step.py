@@ -4,8 +4,6 @@ Three engines that share no code: `vectors/step.py`, the SimPy model of `events/
 oracle of `tick.py`, which plays picosecond by picosecond.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

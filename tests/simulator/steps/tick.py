@@ -5,8 +5,6 @@ formulas. Scripts of what happens in order are generators that yield what they w
 asked at every picosecond whether that is so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 

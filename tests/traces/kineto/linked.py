@@ -1,7 +1,5 @@
 """A trace of PyTorch's ExecutionTraceObserver, and what chakra_trace_link makes of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A linked trace is one that PyTorch's own observer wrote here, with the times of 
 the same steps put in as chakra_trace_link does: it has to say what that Kineto trace says.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -5,8 +5,6 @@ queues kernels long before the GPU runs them, so that a reader of the host's clo
 by far. Its expected numbers are those that it was written with.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Is each layer of the kind that its arithmetic is, and are its outputs counted?"""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

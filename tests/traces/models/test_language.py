@@ -1,7 +1,5 @@
 """Language models: published sizes and arithmetic, a gradient everywhere, and they learn."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import lru_cache

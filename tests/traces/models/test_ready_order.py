@@ -2,8 +2,6 @@
 shipped model, as it forms them after its first iteration.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

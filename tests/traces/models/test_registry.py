@@ -1,7 +1,5 @@
 """Models: what is shipped has the published sizes; a user's own is tried before it is trusted."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Are the shapes that are told those that torch works out itself? On passes of shipped models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

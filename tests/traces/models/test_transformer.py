@@ -1,8 +1,6 @@
 """Models by formula: published parameter counts, FLOPs of PaLM's appendix B, activations of
 Korthikanti et al.; a built GPT-2 as the oracle of tensors, FLOPs and outputs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

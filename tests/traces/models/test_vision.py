@@ -5,8 +5,6 @@ its documentation (`Weights.meta`, `num_params` and `_ops`); `LISTS` are SHA-256
 `named_parameters()`, one line "name [shape]" each.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

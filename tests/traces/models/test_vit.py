@@ -1,7 +1,5 @@
 """ViT-B/16: the published size, its order of parameters, its arithmetic by hand, its positions."""
 
-from __future__ import annotations
-
 import torch
 
 from gcsim.traces.models.building import build_model, trainable

@@ -1,7 +1,5 @@
 """Second moments of a model as the product takes them, and as a loop over the samples does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Second moments over sequences equal a plain loop over the samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

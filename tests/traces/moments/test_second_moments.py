@@ -1,7 +1,5 @@
 """Second moments equal a plain loop over the samples, for every kind of layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

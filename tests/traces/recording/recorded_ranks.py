@@ -7,8 +7,6 @@ what is recorded, and what goes wrong, in a folder of its name: the weights at t
 `weights-RANK.pt`, a refusal to `error-RANK`.
 """
 
-from __future__ import annotations
-
 import datetime
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Instants of a pass, from a clock that goes on by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recording a loop of the user's: the trace holds its gradients, and the loop notices nothing."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recording: from a model's name to a trace that serves stage 1, or to nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

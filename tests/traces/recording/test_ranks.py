@@ -1,7 +1,5 @@
 """Two processes under DistributedDataParallel: each rank's own gradient, and one trace."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Does a profile's key change with the code that the compressor reaches, and with no other?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

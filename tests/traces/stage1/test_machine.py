@@ -1,7 +1,5 @@
 """Threads and processor belong to a profile's name: torch is the oracle of its own threads."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

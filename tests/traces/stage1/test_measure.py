@@ -1,7 +1,5 @@
 """Stage 1: the profile says what was sent, how often, and how near it came."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """A mean over workers keeps what each class has in all, whatever groups the launches fall into."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A user's code is known by what it reaches, opens and makes, and by nothing beside it."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Gradients that stay on their device: those of a stored trace, and stage 1 copies none of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stored trace gives back what was recorded, and every kind of damage is named."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """A fit's file is data that a stranger may have made: every fault is named, none is a traceback."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A fit finds what gradients were made with, and compressors hardly tell drawn from recorded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

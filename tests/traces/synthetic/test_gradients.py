@@ -1,7 +1,5 @@
 """Synthetic gradients have the properties that their fit states, and repeat themselves exactly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

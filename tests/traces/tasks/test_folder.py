@@ -1,7 +1,5 @@
 """A folder of images: what is read, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The synthetic task: keyed, of any format, and about unit variance."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Tasks: pure functions of their key, real data where they say so, refusals with a way out."""
 
-from __future__ import annotations
-
 import builtins
 import hashlib
 import math

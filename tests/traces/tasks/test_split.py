@@ -1,7 +1,5 @@
 """What a task holds out is never learned, and both parts fit the model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

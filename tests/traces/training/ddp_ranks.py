@@ -5,8 +5,6 @@
 Ranks are forked, so that torch is imported once; rank 0 leaves FOLDER/weights.pt, by method.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from datetime import timedelta
@@ -31,23 +29,12 @@ RANKS, STEPS, RATE, MOMENTUM, SEED = 4, 20, 0.05, 0.9, 0
 CAP = 512
 """Bytes of a bucket: the small model has two."""
 METHODS: list[tuple[str, dict[str, Any]]] = [
-    ("none", {}),
-    ("fp16", {}),
-    ("qsgd", {}),
-    ("terngrad", {}),
-    ("scaled_sign", {}),
-    ("ef_block_sgdm", {}),
-    ("onebit_adam", {"freeze_step": 8}),
-    ("topk", {"ratio": 0.05}),
-    ("dgc", {"ratio": 0.05}),
-    ("gtopk", {"ratio": 0.05}),
-    ("randomk", {"ratio": 0.1}),
-    ("threshold", {"threshold": 0.01}),
-    ("gradient_sampling_bayes", {"tau": 7}),
-    ("powersgd", {"rank": 2}),
-    ("count_sketch", {}),
-    ("thc", {}),
-]
+    ("none", {}), ("fp16", {}), ("qsgd", {}), ("terngrad", {}), ("scaled_sign", {}),
+    ("ef_block_sgdm", {}), ("onebit_adam", {"freeze_step": 8}), ("topk", {"ratio": 0.05}),
+    ("dgc", {"ratio": 0.05}), ("gtopk", {"ratio": 0.05}), ("randomk", {"ratio": 0.1}),
+    ("threshold", {"threshold": 0.01}), ("gradient_sampling_bayes", {"tau": 7}),
+    ("powersgd", {"rank": 2}), ("count_sketch", {}), ("thc", {}),
+]  # fmt: skip
 """Of all families that DDP can carry."""
 
 

@@ -1,7 +1,5 @@
 """What is trained in lockstep is what DistributedDataParallel trains with the deployed hook."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A training that goes on from a checkpoint has the bits of one that was never stopped."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A trajectory goes on where it was left, tells what was sent, and ends early where it must."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

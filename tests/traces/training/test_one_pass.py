@@ -1,7 +1,5 @@
 """One pass of all workers' batches gives the gradients of a pass for each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from statistics import fmean, stdev
 

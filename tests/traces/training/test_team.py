@@ -1,7 +1,5 @@
 """Steps of data-parallel training."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small model, its data, and teams that train it: what tests of training share."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ A suite is predicted in up to half a minute. What asks about its predictions is 
 page needs them all anyway; the papers', the smallest, are asked in `make test` too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Do published accuracies stand beside the right trainings, and are they counted as they say?"""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Clusters of a few published runs: are the data as published, every row compared or left out?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

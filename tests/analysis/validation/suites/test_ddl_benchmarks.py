@@ -1,8 +1,6 @@
 """The suite ddl-benchmarks: are its rows the published ones, is what is left out left out by the
 rule, does it keep its bound?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The suite of an H100's stages: what is fitted, on what it is judged, and that gcsim prices it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

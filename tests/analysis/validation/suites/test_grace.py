@@ -1,7 +1,5 @@
 """GRACE's runs: data as released, payloads and kernels by hand, rules that look at data alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Other clusters: are the data as published, do the numbers hold that the page states?"""
 
-from __future__ import annotations
-
 from math import prod
 from pathlib import Path
 

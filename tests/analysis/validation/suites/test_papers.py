@@ -1,7 +1,5 @@
 """Do the papers' statements come out as they should, and does the simulator obey their laws?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fractions import Fraction

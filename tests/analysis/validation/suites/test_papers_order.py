@@ -3,8 +3,6 @@
 What does not come out is in here too, so that it is noticed when it changes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

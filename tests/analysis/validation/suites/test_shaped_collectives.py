@@ -1,7 +1,5 @@
 """The suite shaped-collectives: the measured rows, and what Gloo does for each call."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """The suite shaped-training: its rows send and share what was measured, and it keeps its bounds."""
 
-from __future__ import annotations
-
 import csv
 import statistics
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Sharded training: are the data as published, do the numbers hold that the page states?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Casts to 16 and 8 bits: equal to torch's bit for bit, at every result and at every tie."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Values at set bits come out in order and go back to where they were."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

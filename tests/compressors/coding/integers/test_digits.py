@@ -1,7 +1,5 @@
 """Digits of any base survive, as short as their groups, and damage is noticed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

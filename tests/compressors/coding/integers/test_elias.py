@@ -1,7 +1,5 @@
 """Elias code words are the published ones, decode exactly, and damage is noticed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Packed bytes decode back exactly, have the length of the formula, and damage is noticed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

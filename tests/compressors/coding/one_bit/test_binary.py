@@ -1,7 +1,5 @@
 """Bits and two levels a group: what is written is read back, on any number of threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Sign loops do what a plain loop over Python numbers does, at every length and block length."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

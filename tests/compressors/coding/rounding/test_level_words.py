@@ -1,7 +1,5 @@
 """Elias words of levels are those of the formula."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

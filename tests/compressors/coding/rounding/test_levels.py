@@ -1,7 +1,5 @@
 """Random rounding to even levels is right on average, and packed codes are what they stand for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The randomised Hadamard transform is the orthogonal matrix of its definition."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random rounding to a table is right on average and has the variance of its formula."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random draws: exact probabilities, independent of threads, and cheap."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """The k largest are exactly the k largest, whichever way they are found."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

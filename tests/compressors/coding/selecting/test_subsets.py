@@ -1,7 +1,5 @@
 """Random subsets: of the size asked for, all equally likely, on any number of threads."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,8 +1,6 @@
 """FP8: torch's casts are the oracle of the codes, a loop over Python floats that of the sums.
 Dynamic 8-bit: a search through a table built digit by digit is the oracle."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

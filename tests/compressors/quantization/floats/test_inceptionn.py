@@ -1,7 +1,5 @@
 """INCEPTIONN: a loop over Python floats is the oracle of the forms and of the bits."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Natural compression rounds to powers of two, unbiased, in nine bits or eight."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

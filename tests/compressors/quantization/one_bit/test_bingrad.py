@@ -1,8 +1,6 @@
 """BinGrad-b's levels are class means, which keep every bucket's mean and err least for its bits;
 BinGrad-pb's two levels solve the paper's equation, and all between them stays unbiased."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

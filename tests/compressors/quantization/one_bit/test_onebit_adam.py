@@ -1,7 +1,5 @@
 """1-bit Adam is its published algorithm: Adam first, then signs of its momentum in chunks."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """ALQ's levels are a coordinate-wise minimum of the expected variance, the same on all workers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """AMQ's multiplier descends the expected variance, the same on all workers."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

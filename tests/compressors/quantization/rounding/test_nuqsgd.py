@@ -1,7 +1,5 @@
 """NUQSGD rounds to powers of one half of a bucket's norm, unbiased, in its bits."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """ORQ's levels fulfil the optimality condition, and Linear's are quantiles."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Methods that round at random keep what their properties promise, with all their options."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

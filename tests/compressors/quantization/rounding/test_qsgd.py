@@ -1,7 +1,5 @@
 """QSGD is unbiased, has the variance of its formula, and sends the bits of its formula."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """TernGrad sends ternary digits of one shared scalar, unbiased for the clipped gradient."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """THC: loops over elements are the oracle; the transform is tested where it is written."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

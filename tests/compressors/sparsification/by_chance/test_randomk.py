@@ -1,7 +1,5 @@
 """Random-k: a shared mask of exactly k, unbiased when scaled, no index on the wire."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """TK-CCD: the largest always, everything else exactly once a stage, no index on the wire."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from gcsim.compressors.coding.selecting.groups import deal, turn
 from gcsim.compressors.random import random_key
 from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.segments import Segments
-from gcsim.compressors.sparsification.by_chance.tk_ccd import TkCcd
 from gcsim.errors import InputError, InternalError
 from tests.compressors.shared import Team, normal
 
@@ -89,13 +86,6 @@ def test_the_error_of_a_trial_is_below_that_of_the_largest() -> None:
         update = crew.step([gradient], t)[0]
         assert float((update - gradient).square().sum()) <= rest
         assert abs(crew.sent[0][0] / 2 - 0.02 * n) <= 1
-
-
-def test_the_schedule_is_a_synchronisation_and_q_trials() -> None:
-    parameters: Any = check_parameters(NAME, {"groups": 4, "ratio": 0.5})
-    phases = [TkCcd.phase(parameters, step) for step in range(6)]
-    assert phases == ["synchronisation"] + ["trial"] * 4 + ["synchronisation"]
-    assert TkCcd.period(parameters) == 5
 
 
 def test_a_ratio_below_one_group_is_refused() -> None:

@@ -1,7 +1,5 @@
 """Variance-bounded sparsification: unbiased, of exactly the density or second moment asked for."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DeepReduce: receivers compute what the sender subtracts, and the filter's mistakes are true."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

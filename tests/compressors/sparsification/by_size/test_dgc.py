@@ -1,7 +1,5 @@
 """DGC: momentum correction, a sampled threshold, at most k sent, and nothing lost."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -75,14 +73,6 @@ def test_never_more_than_k_and_rarely_much_less(tail: str) -> None:
         assert frame.nonzero <= 2000
         assert frame.nonzero >= 0.8 * 2000
         assert workers.sent[-1] == (HEADER_BYTES + 8 * frame.nonzero,)  # 64 bits each
-
-
-def test_the_sampled_threshold_keeps_nearly_the_energy_of_exact_top_k() -> None:
-    n = 200_000
-    gradient = normal(n, 1)
-    sent = Team("dgc", [(400, 500)], workers=1, ratio=0.01).step([gradient])[0]
-    best = gradient.abs().topk(2000).values.square().sum()
-    assert 0.75 * best <= sent.square().sum() <= best
 
 
 def test_one_dimensional_tensors_go_through_a_dense_all_reduce() -> None:

@@ -1,7 +1,5 @@
 """gTop-k against a naive simulation of the tree over dictionaries, worker by worker."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

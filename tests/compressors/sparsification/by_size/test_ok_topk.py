@@ -1,7 +1,5 @@
 """Ok-Topk: against a naive reading of the algorithm, its bounds on words, and its memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """OmniReduce: blocks of zeros stay at home and nothing else is lost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """AdaComp: bins decide by themselves; one magnitude, words of one or two bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

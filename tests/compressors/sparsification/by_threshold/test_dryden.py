@@ -1,7 +1,5 @@
 """Dryden: the largest share of each sign, as that sign's mean."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Gradient dropping: a sampled quantile decides, the rest is remembered."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """SIDCo: thresholds from fitted distributions, several stages, an adapted number of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

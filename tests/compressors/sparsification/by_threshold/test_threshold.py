@@ -1,7 +1,5 @@
 """Threshold-v: what is above v travels, nothing else, and nothing is lost."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Variance-based compression sends what is beyond doubt, as the paper's words; the rest waits."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

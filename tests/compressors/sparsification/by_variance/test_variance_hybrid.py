@@ -1,7 +1,5 @@
 """The hybrid sends unambiguous signs, keeps what they leave, and corrects the variance for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CE-SGD keeps what did well, draws anew what did not, and sends what was long unsent as well."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

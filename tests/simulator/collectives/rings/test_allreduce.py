@@ -4,8 +4,6 @@ The oracle (`wire.Ring`) shares no code with the kernels. All comparisons are `=
 picoseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -17,7 +15,7 @@ from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Ring, entries_of, rows_of
 from tests.simulator.links import KINDS
-from tests.simulator.world import NETWORK, link, skews, times
+from tests.simulator.world import link, skews, times
 
 
 def ring_oracle(
@@ -34,17 +32,9 @@ def ring_oracle(
     return Ring(starts, sizes, links, reduces=True, gamma=gamma, key=key).finishes
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 7, 16, 64])
-@pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
-def test_equal_ring_is_the_event_by_event_simulation(p: int, skew: str) -> None:
-    starts, nbytes = skews(p)[skew], 1_000_000 * p
-    expected = ring_oracle(starts, nbytes, [NETWORK] * p)
-    assert ring_allreduce(nbytes, [NETWORK] * p)(times(starts)).tolist() == expected
-
-
 @st.composite
 def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
-    p = draw(st.sampled_from([2, 3, 4, 5, 6, 9]))
+    p = draw(st.sampled_from([1, 2, 3, 4, 5, 6, 9]))
     return draw(entries_of(p)), draw(rows_of(p)), draw(st.integers(0, 2**63))
 
 

@@ -4,8 +4,6 @@ The oracles: the event by event simulation of `test_gloo_ring.py`, and the loop 
 which that file compares with it.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -5,8 +5,6 @@ ranks that stand for others: all against the recurrence, written out step by ste
 `==` in picoseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction

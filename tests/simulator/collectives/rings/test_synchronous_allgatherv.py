@@ -4,8 +4,6 @@ The oracle goes through the loop of `allgatherv_intra_ring.c` with real blocks a
 process a rank, and checks that everybody has everything. Comparisons are `==` in picoseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Are Gloo's rings on many clusters at once what they are on each? `execute` is the oracle."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

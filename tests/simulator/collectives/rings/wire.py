@@ -5,8 +5,6 @@ ring is written from the protocol: each rank sends, receives and adds real block
 contributions), so that it also shows that the protocol gathers and reduces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

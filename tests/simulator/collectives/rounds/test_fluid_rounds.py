@@ -7,8 +7,6 @@ time, of whatever round; all rates are found anew at every event. Where nobody m
 all meet in step, the two are `==` in picoseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction

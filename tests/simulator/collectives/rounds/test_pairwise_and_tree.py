@@ -3,8 +3,6 @@
 Simulations of every message are those of `test_logarithmic_collectives.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

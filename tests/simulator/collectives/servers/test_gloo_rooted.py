@@ -4,8 +4,6 @@ The oracle puts flows on the NICs of `fluid_oracle.simulate`, and knows the tree
 source does, not from the model's messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
