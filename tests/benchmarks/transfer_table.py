@@ -53,8 +53,8 @@ Three ways of pricing:
 
 Measured {date} on {machine}, {threads}, PyTorch {torch}, {clock}; machine load {load} at
 the start and {load_after} at the end. The allocator keeps freed memory. Data: N(0, 1) exp(.8 N(0,
-1)) 1e-3, one matrix, default parameters, minimum of {rounds} rounds. The times exclude what the meter
-leaves out by design (checksums, checks of received data): {left_out:.0%} of the whole.
+1)) 1e-3, one matrix, default parameters, minimum of {rounds} rounds. The times exclude what the
+meter leaves out by design (checksums, checks of received data): {left_out:.0%} of the whole.
 The calibration took {calibration:.0f} s, the whole page {total:.0f} s:
 
     {command}
@@ -119,8 +119,8 @@ def timed_directly(
     names: Sequence[str] = tuple(REGISTRY),
     seconds: float = math.inf,
 ) -> list[Direct]:
-    """Time every kind of step of the named compressors on matrices of `sizes` elements, each at most
-    `rounds` times and `seconds` long."""
+    """Time every kind of step of the named compressors on matrices of `sizes` elements, each for at
+    most `rounds` rounds and `seconds` seconds."""
     rows: list[Direct] = []
     for elements in sizes:
         give_back_freed_memory()
