@@ -46,7 +46,7 @@ def correct(name: str, device: str) -> Iterator[Row]:
 
 
 def _exchanged(name: str, device: str) -> tuple[tuple[list[Tensor], list[Tensor]], bool]:
-    """Return (payloads, updates) of two workers on the host, and whether a loop used host memory."""
+    """Return (payloads, updates) of two workers on the host, and whether loops used host memory."""
     subject = replace(subject_of(name, {}), device=device)
     crew = subject.crew(SHAPES)
     n = crew.layout.numel

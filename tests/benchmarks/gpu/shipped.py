@@ -1,6 +1,6 @@
-"""Files for the repository, made from the files of `make gpu` and copied by hand. FOLDER/suite/*.csv
-belong in analysis/validation/suites/gpu_hook; FOLDER/device.yaml is the calibrated device's entry
-for scenarios/catalog/devices_*.yaml.
+"""Files for the repository, from those of `make gpu`, to be copied by hand. FOLDER/suite/*.csv belong
+in analysis/validation/suites/gpu_hook; FOLDER/device.yaml is the calibrated device's entry for
+scenarios/catalog/devices_*.yaml.
 """
 
 from __future__ import annotations
