@@ -208,7 +208,7 @@ def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress)
 def whole_gradients(
     scenario: Scenario, progress: Progress, *, tensors: int | None = None
 ) -> Iterator[Bucket]:
-    """Return each worker's gradient in the first iteration, of the largest `tensors` tensors or of
+    """Yield each worker's gradient in the first iteration, of the largest `tensors` tensors or of
     all, concatenated in the model's order; `InputError` as recording."""
     with open_gradients(scenario, second_moments=False, progress=progress) as trace:
         sizes = [torch.Size(shape).numel() for _, shape in trace.parameters]

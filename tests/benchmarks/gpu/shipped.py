@@ -1,5 +1,5 @@
-"""Files for the repository, from those of `make gpu`, to be copied by hand. FOLDER/suite/*.csv belong
-in analysis/validation/suites/gpu_hook; FOLDER/device.yaml is the calibrated device's entry for
+"""Files for the repository, from those of `make gpu`, to be copied by hand. FOLDER/suite/*.csv are
+for analysis/validation/suites/gpu_hook; FOLDER/device.yaml is the calibrated device's entry for
 scenarios/catalog/devices_*.yaml.
 """
 
