@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.errors import InternalError
@@ -108,10 +107,7 @@ class Planner:
             compute = compute.scaled(longest(training.noise, self._cluster.workers))
         return StepPlan(
             compute=compute.delayed(training.waits),
-            buckets=tuple(
-                self._placed(with_code_time(work, around[bucket] if around else 0, bucket))
-                for bucket, work in enumerate(map(self._price, step.exchanges, count()))
-            ),
+            buckets=self._buckets(step.exchanges, around or [0] * len(step.exchanges)),
             side_stream=training.encode_on == "side" or self._in_turn,
             in_turn=self._in_turn,
             side_slowdown=training.side_slowdown,
@@ -136,31 +132,39 @@ class Planner:
         plans = {objects: self.plan(step, around) for objects, step in unlike.items()}
         return [[plans[objects_of(step)] for step in phase.steps] for phase in profile.phases]
 
-    def _placed(self, work: BucketWork) -> BucketWork:
-        if self._training.encode_on == "communicator" and not self._in_turn:
-            return in_collectives_stream(work)
-        return work
+    def _buckets(
+        self, exchanges: Sequence[Exchange], around: Sequence[Picoseconds]
+    ) -> tuple[BucketWork, ...]:
+        """Return the buckets' work; equal blocks of a network share it."""
+        in_stream = self._training.encode_on == "communicator" and not self._in_turn
+        known: dict[tuple[int, Picoseconds], BucketWork] = {}
+        works = []
+        for exchange, time in zip(exchanges, around, strict=True):
+            work = known.get((id(exchange), time))
+            if work is None:
+                work = with_code_time(self._price(exchange), time)
+                work = in_collectives_stream(work) if in_stream else work
+                known[id(exchange), time] = work
+            works.append(work)
+        return tuple(works)
 
-    def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
+    def _price(self, exchange: Exchange) -> BucketWork:
         """Convert computations to durations; every worker sends one payload."""
         if len(exchange.computes) != len(exchange.collectives) + 1:
             raise InternalError(
-                f"bucket {bucket}: {len(exchange.computes)} computations around "
+                f"{len(exchange.computes)} computations around "
                 f"{len(exchange.collectives)} collectives"
             )
         payloads = payloads_of(exchange, self._cluster)
-        names = [f"{compute.stage}, bucket {bucket}" for compute in exchange.computes]
-        pairs = zip(exchange.computes, payloads, strict=True)
-        times = [self._prices.compute_time(compute, number) for compute, number in pairs]
         kinds = kinds_of(exchange)
         first, *after = [
-            Job(kind=kind, name=name, duration=time)
-            for kind, name, time in zip(kinds, names, times, strict=True)
+            Job(kind=kind, name=each.stage, duration=self._prices.compute_time(each, number))
+            for kind, each, number in zip(kinds, exchange.computes, payloads, strict=True)
         ]
         before = [first]
         if exchange.moments is not None:
             time = self._prices.compute_time(exchange.moments, payloads[0])
-            before = [Job(kind="encode", name=f"moments, bucket {bucket}", duration=time), first]
+            before = [Job(kind="encode", name="moments", duration=time), first]
         return BucketWork(
             before=tuple(before),
             collectives=exchange.collectives,
@@ -290,12 +294,12 @@ def kinds_of(exchange: Exchange) -> list[Kind]:
     return ["decode" if each.stage == "decode" else "encode" for each in exchange.computes]
 
 
-def with_code_time(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
+def with_code_time(work: BucketWork, around: Picoseconds) -> BucketWork:
     """Add the framework's code: half before the first collective, half after the last."""
     if not around or not work.collectives:
         return work
     before = around // 2
-    packing = Job(kind="encode", name=f"framework, bucket {bucket}", duration=before)
+    packing = Job(kind="encode", name="framework", duration=before)
     last = work.after[-1]
     unpacked = replace(last, duration=last.duration + around - before)
     return replace(work, before=(packing, *work.before), after=(*work.after[:-1], unpacked))

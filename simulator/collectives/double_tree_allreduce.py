@@ -326,7 +326,8 @@ def _down_in_worlds(
     side: Side, cut: _PieceSizes, down: PathPrices, left: Sequence[Times], sums: Times
 ) -> Times:
     """Return `_PieceByPiece.broadcast` by cluster."""
-    held: Times = np.maximum(*(times[:, own] for times, own in zip(left, side.turn, strict=True)))
+    turns = (times[:, own] for times, own in zip(left, side.turn, strict=True))
+    held: Times = np.ascontiguousarray(np.maximum(*turns))
     sent = np.full_like(held, _NEVER)
     _worlds_down(side.above_down, sums, *_both(cut, down, side.hop_down), sent, held)
     never = np.full((len(sent), 1), _NEVER, dtype=np.int64)
@@ -339,7 +340,7 @@ def _both(cut: _PieceSizes, prices: PathPrices, hops: Ranks) -> tuple[Times, Tim
     0 for the root, which has no hop."""
     crossed = (hops >= 0).astype(np.int64)
     serialization, latency, of_last, latency_of_last = (
-        question(nbytes)[:, hops] * crossed
+        np.ascontiguousarray(question(nbytes)[:, hops]) * crossed
         for nbytes in (cut.piece, cut.last)
         for question in (prices.serialization, prices.latencies)
     )

@@ -117,7 +117,7 @@ def classes_of(trees: Sequence[Tree], up: Sequence[Ranks], down: Sequence[Ranks]
         side = Side(
             rank_up=rank_up,
             hop_up=up[number][rank_up],
-            below_up=_at(found_up, tree.family[:, rank_up]),
+            below_up=np.ascontiguousarray(_at(found_up, tree.family[:, rank_up])),
             children=tree.children[rank_up],
             hop_down=down[number][rank_down],
             above_down=found_down[tree.parent[rank_down]],

@@ -172,7 +172,7 @@ def _of_stream(rank: int, resource: Resource, done: Sequence[Done]) -> Iterator[
             rank=rank,
             resource=resource,
             kind=job.kind,
-            name=job.name,
+            name=job.name if bucket is None else f"{job.name}, bucket {bucket}",
             start=start,
             end=end,
             bucket=bucket,

@@ -315,7 +315,7 @@ def spans(
             kind, work = of_unit[unit][place][0], plan.buckets[unit]
             behind = place - AFTER - gathers_of(work)  # negative: after a gather of weights
             what = "weights unpacked" if place >= AFTER and behind < 0 else kind
-            job = Job(kind=kind, name=f"{what}, bucket {unit}", duration=0)
+            job = Job(kind=kind, name=what, duration=0)
             stream = found.side if behind >= 0 and _between(work) else found.compute
             stream.append((job, unit, int(start[rank]), int(done[rank])))
         job = Job(kind="optimizer", name="optimizer", duration=0)

@@ -211,7 +211,8 @@ class _Layout:
         """Convert times `[..., sizes, links]` to the form that the steps read."""
         if len(self.begins):
             times = times[..., self.kinds]
-        return times.reshape(*times.shape[:-2], -1)
+        # one layout in memory: each makes numba compile the steps again, for 1.3 s
+        return np.ascontiguousarray(times.reshape(*times.shape[:-2], -1))
 
     def advance(
         self, state: tuple[Times, Times], steps: range, reducing: int, jitter: Times | None = None

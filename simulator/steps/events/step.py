@@ -347,7 +347,7 @@ class _Iteration:
             rest = self.plan.compute.rest
             return [step_plan.Job(kind="backward", name="backward, rest", duration=rest)]
         duration = self.plan.compute.parts[bucket]
-        part = step_plan.Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
+        part = step_plan.Job(kind="backward", name="backward", duration=duration)
         return [part, *(() if self.plan.side_stream else self.plan.buckets[bucket].before)]
 
     def _callback(self, piece: step_plan.Piece, jobs: Sequence[step_plan.Job]) -> _Wait:

@@ -102,8 +102,8 @@ class _Work:
                 )
             )
         parts = [
-            self._job("backward", f"backward, bucket {bucket}", part)
-            for bucket, part in enumerate(compute.parts)
+            self._job("backward", "backward", part)
+            for part in compute.parts
         ]
         parts.append(self._job("backward", "backward, rest", compute.rest))
         befores = [self._served(bucket.before) for bucket in plan.buckets]

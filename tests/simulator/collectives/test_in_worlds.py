@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.collectives import double_tree_allreduce
 from gcsim.simulator.collectives.dispatch import execute, ring_or_tree
 from gcsim.simulator.collectives.in_worlds import last_exits
+from gcsim.simulator.collectives.rings import recurrence
 from gcsim.simulator.collectives.rings.worlds import RingWorlds, prices_in_worlds
 from gcsim.simulator.fabric.in_worlds import Column, PathsInWorlds, plain
 from gcsim.simulator.host import Host, Sums
@@ -81,6 +84,22 @@ def test_rings_and_trees_of_nccl_take_what_they_take_on_each(
         assert found is not None
         assert found == pytest.approx(exact, rel=1e-6)  # ties of picoseconds
         assert len(set(exact)) > 1  # they differ
+
+
+def test_exact_and_drawn_collectives_share_compiled_loops() -> None:
+    """Arrays in another layout would be another signature, compiled for a second each."""
+    for devices, name in itertools.product((1, 2), ("ring", "double_tree")):
+        chosen = replace(NCCL, all_reduce=name)
+        stated = replace(cluster(6, devices=devices), collectives=chosen)
+        record = CollectiveRecord(kind="all_reduce", sent=(1_000_003,))
+        execute(record, np.arange(stated.workers), stated)
+        last_exits(record, in_worlds(clusters(stated, 0)), name)
+    loops: list[Any] = [recurrence._steps_of_ring, double_tree_allreduce._go_up]
+    for compiled in (*loops, double_tree_allreduce._go_down):
+        layouts = {
+            each.layout for one in compiled.signatures for each in one if hasattr(each, "layout")
+        }
+        assert layouts == {"C"}
 
 
 @given(nodes=st.integers(2, 6), devices=st.integers(1, 3), shared=st.booleans(),
