@@ -35,7 +35,7 @@ def calibrate_device_command(
     device: Annotated[Target, option("--device", "auto: a GPU if there is one.")] = (Target.auto),
     name: Annotated[str | None, option("--name NAME", "Default: the file's name.")] = None,
     threads: Annotated[
-        int | None, option("--threads", "Threads on a CPU. Default: torch's number.", min=1)
+        int | None, option("--threads", "CPU threads. Default: torch's.", min=1)
     ] = None,
     model: Annotated[
         list[str] | None, option("--model NAME", "Also time its training steps. Repeatable.")
