@@ -101,10 +101,7 @@ class _Work:
                     self._job("backward", f"backward{of}", backward),
                 )
             )
-        parts = [
-            self._job("backward", "backward", part)
-            for part in compute.parts
-        ]
+        parts = [self._job("backward", "backward", part) for part in compute.parts]
         parts.append(self._job("backward", "backward, rest", compute.rest))
         befores = [self._served(bucket.before) for bucket in plan.buckets]
         self._parts = parts if plan.side_stream else []
