@@ -107,8 +107,8 @@ class Textures:
     def _factors(
         self, labels: NDArray[np.int64], uniform: NDArray[np.float64], normal: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return row factors `[size, channels*height, 7]` and column factors `[size, 7, width]`: two
-        for each of the three gratings (background, patch, distractor), one for the tint."""
+        """Return row factors `[size, channels*height, 7]` and column factors `[size, 7, width]`:
+        two for each of the three gratings (background, patch, distractor), one for the tint."""
         channels, height, width = self._size
         size = len(labels)
         turn, wave = uniform[:, 0:1], uniform[:, 1:2]  # the distractor's
