@@ -3,8 +3,8 @@
     torchrun --nnodes 4 --nproc-per-node 1 ... -m gcsim.calibrate_link -o measured.csv
 
 Sizes grow by factors of four. For each, batches of collectives run back to back after a barrier,
-long enough for the clock. A batch counts with the slowest rank's time, and the median over batches
-is written. A size, and with it all larger ones, is left out if the remaining time is too short.
+long enough for the clock. A batch takes the slowest rank's time; the file has the median over
+batches. A size and all larger ones are left out if the remaining time is too short.
 Sizes are defined in `analysis/calibration/measurements/collectives.py`. `gcsim calibrate link
 measured.csv` can fit the file again with other options.
 """
@@ -59,19 +59,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="the measurements")
     parser.add_argument("--link", type=Path, metavar="FILE.yaml", help="the link")
-    parser.add_argument("--name", help="the link's name")
+    parser.add_argument("--name", help="name of the link")
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl with GPUs")
     parser.add_argument(
         "--collective",
         default="all_reduce,all_gather",
         metavar="NAME,...",
-        help=f"of {', '.join(_MEASURED)}",
+        help=f"any of {', '.join(_MEASURED)}",
     )
     parser.add_argument(
         "--dtype",
         default="float32",
         metavar="NAME,...",
-        help="types to all-reduce; with two of them, summation is timed too (Gloo)",
+        help="types to all-reduce; two types also give the summation rate (Gloo)",
     )
     parser.add_argument("--min-size", default="1 KiB", metavar="SIZE")
     parser.add_argument("--max-size", default="64 MiB", metavar="SIZE")

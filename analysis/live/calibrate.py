@@ -64,7 +64,7 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
     torch.set_num_threads(1)
     try:
         clock = DeviceClock("cpu")
-        with progress.task("live: classes of kernels", len(CASES)) as task:
+        with progress.task("live: kernel classes", len(CASES)) as task:
             cases = time_cases(
                 clock, sizes=SIZES[:-2], repeats=3, advance=lambda note: task.advance(note=note)
             )

@@ -298,10 +298,10 @@ def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
     copying = sum(sample.task.kind == "all_gather" for sample in samples)
     others = len(samples) - copying
     costs: tuple[tuple[str, Fraction, float, str, int], ...] = (
-        ("processor time per message", host.per_message, 1e6, "us", others),
-        ("processor time per byte", host.per_byte, 1e9, "ns", others),
-        ("processor time per rank and collective", host.per_call, 1e6, "us", others),
-        ("processor time per copied byte", host.per_copied_byte, 1e9, "ns", copying),
+        ("CPU time per message", host.per_message, 1e6, "us", others),
+        ("CPU time per byte", host.per_byte, 1e9, "ns", others),
+        ("CPU time per rank and collective", host.per_call, 1e6, "us", others),
+        ("CPU time per copied byte", host.per_copied_byte, 1e9, "ns", copying),
     )
     return tuple(
         Factor("all", name, float(value) * scale, unit, fitted_on, catalogue=0.0)

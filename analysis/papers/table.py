@@ -64,7 +64,7 @@ def parts(found: Reproduction) -> tuple[RenderableType, ...]:
 def legend(outcome: Outcome) -> str:
     """Return the meanings of the columns."""
     most = max(len(cell.here) for cell in outcome.cells)
-    of = f"median of {plural(most, outcome.draws)}" if most > 1 else "what came out"
+    of = f"median of {plural(most, outcome.draws)}" if most > 1 else "the result"
     printed = any(cell.printed is not None for cell in outcome.cells)
     found = [f"{'printed: in the paper. ' if printed else ''}here: {of}."]
     for name in dict.fromkeys(meaning_of(cell.column) for cell in outcome.cells):

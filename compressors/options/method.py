@@ -42,8 +42,8 @@ def _steps(given: Any) -> Any:
 
 
 class Kept(CompressorParameters):
-    names: tuple[str, ...] = Field((), description="patterns of names, such as *.bias")
-    below: int = Field(0, ge=0, description="tensors of fewer elements than this")
+    names: tuple[str, ...] = Field((), description="name patterns, such as *.bias")
+    below: int = Field(0, ge=0, description="tensors with fewer elements than this")
 
     @model_validator(mode="before")
     @classmethod
@@ -55,15 +55,15 @@ class Kept(CompressorParameters):
 
 _Steps = Annotated[int | float, BeforeValidator(_steps)]
 SHARES = ("ratio", "proportion", "drop_rate")
-"""Parameters that are the share of a tensor that is sent; the last: the share that is not."""
+"""Parameters for the share of a tensor to send; the last one is the share not sent."""
 
 
 class WarmUp(CompressorParameters):
-    """Steps in which the share that is sent falls exponentially to the method's own, as in DGC (Y.
-    Lin et al., arXiv:1712.01887, section 3.3), but a little in each step."""
+    """Steps in which the share sent falls exponentially to the method's own, as in DGC (Y. Lin et
+    al., arXiv:1712.01887, section 3.3), but a little in each step."""
 
-    steps: _Steps = Field(description="steps of the method until then; below 1: their share")
-    first: Ratio = Field(0.25, alias="from", description="share that is sent in the first step")
+    steps: _Steps = Field(description="number of steps until the final share; below 1: a share")
+    first: Ratio = Field(0.25, alias="from", description="share sent in the first step")
 
     def share(self, step: int, final: float) -> float:
         """Return the share at a step of the method, counted from 0."""
@@ -76,14 +76,14 @@ class Options(CompressorParameters):
     """Options of any method, with the method's own parameters; serialised as one mapping."""
 
     dense_steps: _Steps | None = Field(
-        None, description="steps that are dense before the method starts; below 1: their share"
+        None, description="dense steps before the method starts; below 1: a share of all steps"
     )
-    payload: HalfFormat | None = Field(None, description="float32 sums travel in this format")
+    payload: HalfFormat | None = Field(None, description="format of all-reduced float32 sums")
     dense_tensors: Kept | None = Field(
-        None, description="tensors that stay dense", examples=[{"names": ["*.bias"], "below": 2048}]
+        None, description="tensors exchanged dense", examples=[{"names": ["*.bias"], "below": 2048}]
     )
     warm_up: WarmUp | None = Field(
-        None, description="steps that send a larger share", examples=[{"steps": 200, "from": 0.25}]
+        None, description="first steps with a larger share", examples=[{"steps": 200, "from": 0.25}]
     )
     _own: Method = PrivateAttr()
 

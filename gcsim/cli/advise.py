@@ -33,13 +33,13 @@ def advise(
     nics: Annotated[str | None, option("--nics N", "NICs per node. Default: 1.")] = None,
     group: Annotated[
         list[str] | None,
-        option("--group NODES", 'One kind of nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
+        option("--group NODES", 'Group of equal nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
     ] = None,
     network: Annotated[
         str | None, option("--network LINK", '"25 Gbit/s", or a name from gcsim list links.')
     ] = None,
     parameters: Annotated[
-        str | None, option("--parameters N", "A size instead of --model, e.g. 110M.")
+        str | None, option("--parameters N", "Parameter count instead of --model, e.g. 110M.")
     ] = None,
     precision: Annotated[
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16.")
@@ -81,7 +81,7 @@ def advise(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Say what to use and what to change first.
+    """Recommend a method and what to change first.
 
     gcsim advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network "25 Gbit/s"
 

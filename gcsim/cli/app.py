@@ -214,7 +214,7 @@ def list_(
     ] = None,
     as_json: options.JsonOption = False,
     layers: Annotated[
-        bool, options.option("--layers", "A model's tensors as CSV, for model: {layers: FILE}.")
+        bool, options.option("--layers", "Print tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
     """List models, devices, compressors and more."""
@@ -240,7 +240,7 @@ def list_(
 @outcome.reported
 def schema(
     suite: Annotated[
-        bool, options.option("--suite", "The schema of a validation suite's suite.yaml.")
+        bool, options.option("--suite", "Print the schema of a suite's suite.yaml instead.")
     ] = False,
 ) -> None:
     """Print the JSON schema of a scenario file.
@@ -271,7 +271,7 @@ def record(
         int | None, options.option("--workers", "Default: the scenario's.", min=1)
     ] = None,
     dtype: Annotated[Dtype, options.option("--dtype", "Stored precision.")] = Dtype.float32,
-    max_size: Annotated[str | None, options.option("--max-size SIZE", 'e.g. "2 GiB"')] = None,
+    max_size: Annotated[str | None, options.option("--max-size SIZE", 'e.g. "2 GiB".')] = None,
     second_moments: Annotated[
         bool,
         options.option(

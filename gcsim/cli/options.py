@@ -34,9 +34,9 @@ SetOption = Annotated[
     list[str] | None,
     option("--set KEY=VALUE", "Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable."),
 ]
-SeedOption = Annotated[int | None, option("--seed", "Seed instead of the scenario's.")]
+SeedOption = Annotated[int | None, option("--seed", "Override the scenario's seed.")]
 JobsOption = Annotated[
-    int | None, option("--jobs", "Processes. Default: one per core, or fewer by memory.", min=1)
+    int | None, option("--jobs", "Processes. Default: one per core, if memory allows.", min=1)
 ]
 DaskOption = Annotated[str | None, option("--dask ADDRESS", "Use this dask.distributed scheduler.")]
 
@@ -53,8 +53,8 @@ def _no_note(record: logging.LogRecord) -> bool:
 
 
 QuietOption = Annotated[bool, option("-q --quiet", "No progress and no notes.", callback=_silence)]
-JsonOption = Annotated[bool, option("--json", "JSON on stdout.")]
-ResultsOption = Annotated[bool, option("--json", "results.json on stdout.")]
+JsonOption = Annotated[bool, option("--json", "Print JSON to stdout.")]
+ResultsOption = Annotated[bool, option("--json", "Print results.json to stdout.")]
 
 
 def again(sets: Sequence[str] | None, seed: int | None) -> list[str]:

@@ -34,7 +34,7 @@ def plan(
         option("--batch N", "Largest global batch. Default: 524288 tokens or 256 samples."),
     ] = None,
     deadline: Annotated[str | None, option("--deadline TIME", 'e.g. "3 days" or "40 h".')] = None,
-    budget: Annotated[str | None, option("--budget X", "In the currency of the prices.")] = None,
+    budget: Annotated[str | None, option("--budget X", "Limit, in the prices' currency.")] = None,
     precision: Annotated[
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16. Default: 16 bits.")
     ] = None,

@@ -25,7 +25,7 @@ def reproduce(
         ),
     ] = None,
     steps: Annotated[
-        int | None, option("--steps", "Steps of each training. Default: the preset's.", min=1)
+        int | None, option("--steps", "Steps per training run. Default: the preset's.", min=1)
     ] = None,
     jobs: JobsOption = None,
     small: Annotated[

@@ -1,23 +1,23 @@
 """Measured costs of this machine as a device profile: `gcsim calibrate device`.
 
-Measured are torch's kernels by class (so that any compressor can be priced), the kernels of shipped
-compressors (on a GPU whole stages of them, `host.py`), whole training steps, Gloo's rates of
-additions (for a cluster), and DDP's costs around an exchange (for a training loop); on a GPU also
-its additions by type, and copies to and from the host. The clock is the host's, or events in the
-GPU's stream, with 30 repeats.
+The calibration measures torch's kernels by class (to price any compressor), the kernels of shipped
+compressors (on a GPU their whole stages, `host.py`), whole training steps, Gloo's summation rates
+(for a cluster), and DDP's code around an exchange (for a training loop); on a GPU also its
+summation rates by type, and copies to and from the host. The clock is the host's, or events in the
+GPU's stream with 30 repeats.
 
-Additions: an all-reduce of k vectors in a group of one process takes k - 1 additions, with the
-function for received segments, and k - 1 copies; an addition is each further vector's cost less a
-copy. Processor time, the lowest of several; one thread, as in a collective.
+Sums: an all-reduce of k vectors in a group of one process makes k - 1 sums, by the function for
+received segments, and k - 1 copies. A sum's time is that of each further vector minus a copy: CPU
+time, minimum of several repeats, with one thread as in a collective.
 
 Copies, for `cluster.intra_node`: T = latency + bytes / bandwidth each way
-(`simulator/collectives/staging.py`), from pinned host memory. A copy within the GPU is the
-yardstick for compressors.
+(`simulator/collectives/staging.py`), from pinned host memory. A copy within the GPU is the unit of
+comparison for compressors.
 
-Code around an exchange, for `training.framework`: steps of next to no computation alone, with
-DistributedDataParallel, and with `gcsim.ddp_hook("none")`, in a group of one rank. The extra time
-is fitted to numbers of tensors, buckets and bytes; processor time of all threads (torch has one),
-gradients in host memory on any device.
+Code around an exchange, for `training.framework`: steps with almost no computation, without DDP,
+with DistributedDataParallel, and with `gcsim.ddp_hook("none")`, in a group of one rank. The extra
+time is fitted to numbers of tensors, buckets and bytes: CPU time of all threads (torch has one),
+with gradients in host memory on any device.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from gcsim.traces.timing.steps import StepTimes, time_steps
 SECONDS = 45.0  # time for the compressors' kernels
 QUICK_SECONDS = 8.0
 LIMIT = {False: 280.0, True: 45.0}
-"""Seconds of the whole calibration on a GPU, by `quick`; stages get the time left by the rest."""
+"""Seconds of the whole calibration on a GPU, by `quick`; stages get the remaining time."""
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
-"""Models and batches of the training steps when none is named."""
+"""Default models and batches of the training steps."""
 QUICK_REFERENCE = (("resnet18_cifar10", 4),)
 _REPEATS = {"cpu": 5, "cuda": 30}
 _STEPS = {"cpu": 3, "cuda": 30}
@@ -74,24 +74,24 @@ class Calibration:
     device: Device
     samples: tuple[TimedKernel, ...]  # torch's kernels alone
     sites: tuple[Site, ...]  # kernels inside compressors
-    sums: Mapping[str, float]  # bytes per second that Gloo adds on the host, by type
+    sums: Mapping[str, float]  # Gloo's summation rates on the host in B/s, by type
     framework: Mapping[_Code, CodeCost]  # cost of PyTorch's own exchange and a hook's, on the host
     copies: Mapping[Way, Coefficients] = field(default_factory=dict)  # copies of a GPU
     additions: Mapping[str, float] = field(default_factory=dict)
-    """Bytes per second that a GPU adds, by type."""
+    """Summation rates of a GPU in bytes per second, by type."""
 
     @property
     def setting(self) -> str:
         """`framework` as a scenario's setting; empty if not measured. On a GPU, passes over the
-        gradient happen in its own memory, which was not measured."""
+        gradient use device memory, which was not measured."""
         known = self.sites and self.device.processor != "gpu"
         of_a_cpu = self.device.kernels["streaming"].bandwidth if known else None
         return as_setting(self.framework, of_a_cpu)
 
 
 def primitive_curves(samples: Iterable[TimedKernel], sites: Iterable[Site]) -> dict[str, Curve]:
-    """Curves of kernels, as inside a compressor where they occur in one, else alone: repeated in a
-    loop, a call finds its operands in the cache."""
+    """Return the curves of kernels, timed inside compressors if possible, else alone: a call that a
+    loop repeats finds its operands in the cache."""
     inside = curves(site.timed for site in sites)
     alone = curves(samples)
     return dict(sorted({**alone, **inside}.items()))
@@ -112,9 +112,9 @@ def calibrate_device(
 ) -> Calibration:
     """Measure `device` ("auto", "cpu" or "cuda") with `threads` threads (default: torch's).
 
-    `models`: shipped models and batch sizes of the timed training steps; `compressors`: those timed
-    on a CPU, for `seconds`. Freed memory is kept for the rest of the process. Raises `InputError`
-    for a missing device or model, or a batch that does not fit.
+    `models`: shipped models and batch sizes of the timed training steps; `compressors`: methods to
+    time on a CPU, for `seconds`. The process then keeps freed memory. Raises `InputError` for a
+    missing device or model, or a batch that does not fit.
     """
     begun = time.monotonic()
     kind = pick_device(device)
@@ -124,14 +124,14 @@ def calibrate_device(
         timer = clock or DeviceClock(kind)
         conditions, repeats = machine.conditions(kind), 3 if quick else _REPEATS[kind]
         sizes = CLASS_SIZES[:-2] if quick else CLASS_SIZES
-        with progress.task("classes of kernels", len(CASES)) as task:
+        with progress.task("kernel classes", len(CASES)) as task:
             cases = time_cases(
                 timer, sizes=sizes, repeats=repeats, advance=lambda note: task.advance(note=note)
             )
         rates = class_rates(cases, conditions)
         samples = tuple(one.timed for one in cases)
         sites: list[Site] = []
-        if kind == "cpu":  # on a GPU a single launch would take as long as its host does
+        if kind == "cpu":  # on a GPU a single launch takes the host's time
             sites = time_compressors(
                 progress,
                 seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
@@ -159,12 +159,12 @@ def calibrate_device(
         copies: dict[Way, Coefficients] = {}
         additions: dict[str, float] = {}
         if kind == "cuda":
-            with progress.task("copies and additions", 2) as task:
+            with progress.task("copies and sums", 2) as task:
                 copies = time_copies(timer, repeats=repeats)
                 task.advance(note="copies")
                 additions = time_device_sums(timer, repeats=repeats)
-                task.advance(note="additions")
-        with progress.task("additions of Gloo", 1) as task:
+                task.advance(note="sums")
+        with progress.task("Gloo's summation", 1) as task:
             sums = time_sums(repeats=3 if quick else 7)
             task.advance(note="")
         with progress.task("DDP around an exchange", 1) as task:
@@ -222,9 +222,9 @@ def _device(
         ),
         source=(
             f"Measured by `{command}` on {date.today().isoformat()}: {conditions} "
-            f"Kernels under `primitives` by the lowest times of single launches where they occur. "
+            f"Kernels under `primitives` by the minimum times of single launches inside methods. "
             f"effective_flop_rate: whole steps of {', '.join(t.model for t in steps)}; its range "
-            "reaches to what matrix products alone do."
+            "reaches up to the matmul rate."
         ),
     )
 
@@ -236,7 +236,7 @@ def _training(times: StepTimes, conditions: str) -> TrainingRate:
         model=times.model,
         fixed=four_digits(fixed),
         per_sample=four_digits(per_sample),
-        source=f"The line through the lowest times at batch {batches}, SGD with momentum, random "
+        source=f"Line through the minimum times at batch {batches}, SGD with momentum, random "
         f"samples in memory. {conditions}",
     )
 
@@ -253,14 +253,14 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def _rounded(measured: dict[str, Curve]) -> dict[str, Curve]:
-    """Curves rounded to a file's digits."""
+    """Return the curves rounded to a file's digits."""
     return {
         name: tuple((nbytes, four_digits(seconds)) for nbytes, seconds in points)
         for name, points in measured.items()
     }
 
 
-_NBYTES = 1 << 23  # bytes of a vector: beyond a core's own caches, like a bucket
+_NBYTES = 1 << 23  # bytes of a vector: larger than a core's own caches, like a bucket
 _NBYTES_ON_A_GPU = 1 << 27
 _FEW, _MANY = 2, 5  # vectors
 
@@ -273,9 +273,9 @@ def time_sums(
     group: Any = None,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[str, float]:
-    """Bytes per second added, by type; empty where torch has no Gloo. Types whose additions drown
-    in noise are left out. `group`: a process group of one process (default: a new one of
-    Gloo's)."""
+    """Return summation rates in bytes per second, by type; empty if torch has no Gloo. Types with
+    sums shorter than the noise are left out. `group`: a process group of one process (default: a
+    new one of Gloo's)."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_gloo_available():
         return {}
@@ -300,7 +300,7 @@ def time_sums(
             clock,
         )
         each = (many - few) / (_MANY - _FEW)
-        if each > 0:  # else another program's noise was longer than the additions
+        if each > 0:  # else noise exceeds the sums
             found[dtype] = nbytes / max(each - copy, each / 4)  # a copy takes most of it, not all
     return found
 
@@ -312,7 +312,7 @@ def time_device_sums(
     nbytes: int = _NBYTES_ON_A_GPU,
     repeats: int = 30,
 ) -> dict[str, float]:
-    """Bytes per second added on the device, by type, as by NCCL or a server there."""
+    """Return the device's summation rates in B/s, by type, as for NCCL or a server on it."""
     found = {}
     for dtype in dtypes:
         kind = getattr(torch, dtype)
@@ -327,7 +327,7 @@ def time_device_sums(
 def _lowest(
     runs: Sequence[Callable[[], object]], repeats: int, clock: Callable[[], float]
 ) -> list[float]:
-    """Lowest time of each run, measured in turns so that a slow minute meets all."""
+    """Return the minimum time of each run, interleaved so that slow phases affect all."""
     best = [float("inf")] * len(runs)
     for _ in range(repeats + 1):
         for place, run in enumerate(runs):
@@ -344,7 +344,7 @@ _SIZES = (4_000, 64_000, 1_000_000, 16_000_000, 64_000_000)  # bytes
 def time_copies(
     clock: DeviceClock, *, sizes: Sequence[int] = _SIZES, repeats: int = 30
 ) -> dict[Way, Coefficients]:
-    """Latency and bandwidth each way, from copies of `sizes` bytes."""
+    """Return latency and bandwidth each way, from copies of `sizes` bytes."""
     device = torch.device(clock.device)
     timed: dict[Way, list[TimedKernel]] = {}
     for nbytes in sizes:
@@ -364,7 +364,7 @@ def time_copies(
 
 
 def as_bus(copies: Mapping[Way, Coefficients]) -> str:
-    """Slower way between host and device as a scenario's setting; "" if not timed."""
+    """Return the slower direction between host and device as a setting; "" if not timed."""
     both = [copies[way] for way in ("to the host", "from the host") if way in copies]
     rates = [one.bandwidth for one in both if one.bandwidth]
     if not rates:
@@ -375,7 +375,7 @@ def as_bus(copies: Mapping[Way, Coefficients]) -> str:
 
 
 def in_words(copies: Mapping[Way, Coefficients]) -> str:
-    """Both ways in words."""
+    """Return latency and bandwidth of each way as text."""
     return ", ".join(
         f"{way} {one.launch * 1e6:.3g} us + {one.bandwidth / 1e9:.4g} GB/s"
         for way, one in copies.items()
@@ -406,15 +406,15 @@ SHAPES = (
     Shape(1, 64, 256), Shape(1, 1, 1_000_000), Shape(2, 1, 1_000_000), Shape(1, 1, 4_000_000),
     Shape(2, 1, 4_000_000),
 )  # fmt: skip
-"""Tensors and buckets vary separately, and some long vectors."""
+"""Shapes that vary tensors and buckets separately, and some long vectors."""
 _FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
-"""Name of the limit of DDP's first bucket in `torch.distributed`, 1 MB."""
+"""Name of the size limit of DDP's first bucket in `torch.distributed`, 1 MB."""
 _WARM_UP = 6  # steps: DDP re-forms its buckets after the first
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCost:
-    """Processor time of the code around an exchange."""
+    """CPU time of the code around an exchange."""
 
     per_tensor: float  # seconds
     per_bucket: float  # seconds
@@ -427,7 +427,7 @@ def time_framework(
     steps: int = 40,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[_Code, CodeCost]:
-    """Measure the cost of DDP's own exchange, and of a hook's; a few seconds. Empty where torch has
+    """Measure the cost of DDP's own exchange and of a hook's, in a few seconds. Empty if torch has
     no Gloo, or the process already has a group."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_gloo_available():
@@ -445,8 +445,8 @@ def time_framework(
 
 
 def fitted(shapes: Sequence[Shape], longer: Sequence[float], steps: Sequence[float]) -> CodeCost:
-    """Fit extra seconds of steps by least squares, without costs below zero. A step's noise is a
-    share of the whole step, of which the code may be a small part."""
+    """Fit the extra seconds of steps by least squares, with costs of at least 0. Noise is relative
+    to the whole step, of which the code may be a small part."""
     from scipy.optimize import nnls
 
     design = np.array(
@@ -462,7 +462,7 @@ def fitted(shapes: Sequence[Shape], longer: Sequence[float], steps: Sequence[flo
 def _step_seconds(
     shape: Shape, steps: int, clock: Callable[[], float]
 ) -> dict[_Code | Literal["alone"], float]:
-    """Lower quartile of a step alone, with DDP and with a hook, in turns against slow minutes."""
+    """Return lower quartiles of a step alone, with DDP and with a hook, interleaved."""
     from torch.nn.parallel import DistributedDataParallel
 
     setattr(torch.distributed, _FIRST_BUCKET, shape.nbytes)
@@ -491,9 +491,9 @@ def _step_seconds(
 
 
 def as_setting(costs: Mapping[_Code, CodeCost], streaming: float | None) -> str:
-    """`training.framework` as a scenario's setting; empty if not measured. `passes` uses the
-    measured device's `streaming` rate in B/s, or the catalogue's where a scenario's gradients lie
-    elsewhere (None)."""
+    """Return `training.framework` as a scenario's setting; empty if not measured. `passes` uses the
+    measured device's `streaming` rate in B/s, or the catalogue's passes (None) if gradients are on
+    another device."""
     known = dict(zip(CODES, loops.framework("pytorch"), strict=True))
     parts = []
     for code, cost in costs.items():
@@ -507,7 +507,7 @@ def as_setting(costs: Mapping[_Code, CodeCost], streaming: float | None) -> str:
 
 def _net(shape: Shape) -> Any:
     class Net(torch.nn.Module):
-        """Model whose parameters get gradients of any length with next to no computation."""
+        """Model with gradients of any length and almost no computation."""
 
         def __init__(self) -> None:
             super().__init__()

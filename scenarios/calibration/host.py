@@ -1,4 +1,4 @@
-"""Timing of whole stages of shipped methods on a GPU: host prices of a launch, stages' factors.
+"""Timing of whole stages of shipped methods on a GPU: host prices of launches, stages' factors.
 
 A method has one stage before its last collective and one after it. Each stretch of a stage is timed
 on the host's clock, from idle device to idle device, on a matrix of 1 to 61 million elements and on
@@ -8,9 +8,9 @@ At a million elements a GPU waits for its host, so launches are priced by
 
     T = kernels * host["kernel"] + operators * host["operator"] + waits * host["wait"]
 
-with the least factors over the stages of `METHODS`. `compressors/queued.py` counts them; their
-price holds all that a compressor does around a launch (tables that it uploads, Python). Then each
-stage gets factors on both clocks (`simulator/devices/clocks.py`) over all lengths.
+fitted to minimise the factors of error over the stages of `METHODS`. `compressors/queued.py` counts
+the launches; a price includes a compressor's work around a launch (table uploads, Python). Then
+each stage gets factors on both clocks (`simulator/devices/clocks.py`) over all lengths.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ METHODS = (
     "fp16", "topk", "qsgd", "ef_signsgd", "onebit_adam", "powersgd", "dgc", "terngrad", "natural",
     "gradient_sampling_bayes", "signsgd", "threshold", "cser",
 )  # fmt: skip
-"""Methods that price the launches; all others are timed after them."""
+"""Methods that determine the launch prices; they are timed first."""
 ELEMENTS = 1_000_000
 Watch = TypeVar("Watch", bound=Observer)
 Data = int | tuple[str, int]  # elements of one matrix, or a model and the number of its bucket
@@ -77,7 +77,7 @@ class Timed:
 
 
 def all_methods() -> tuple[str, ...]:
-    """Shipped methods in the order in which they are timed."""
+    """Return the shipped methods in the order of timing."""
     return (*METHODS, *(name for name in REGISTRY if name not in METHODS))
 
 
@@ -90,8 +90,8 @@ def time_stages(
     clock: Callable[[], float] = time.monotonic,
     advance: Callable[[str], None] = lambda note: None,
 ) -> list[Timed]:
-    """Time the stages of all methods on one bucket, then on the next, until `seconds` of `clock`
-    are over. Whatever exceeds the device's memory is left out."""
+    """Time the stages of all methods on one bucket, then on the next, for `seconds` of `clock`.
+    Stages that exceed the device's memory are left out."""
     begun = clock()
     found: list[Timed] = []
     for number, each in enumerate(data):
@@ -114,7 +114,7 @@ def time_stages(
 
 
 def host_prices(timed: Iterable[Timed], over: str, conditions: str) -> dict[Queued, KernelRate]:
-    """Fit prices of launches; ranges scale all prices by one factor and hold 8 of 10 stages."""
+    """Fit prices of launches; ranges scale all prices by one factor and include 8 of 10 stages."""
     used = [(one.launches, one.seconds) for one in timed if any(one.launches)]
     work, seconds = (np.array(each, dtype=float) for each in zip(*used, strict=True))
     prices = positive(work, seconds)
@@ -157,7 +157,7 @@ def layout_of(model: str, number: int) -> BucketLayout:
 
 
 def _stages(name: str, values: torch.Tensor, layout: BucketLayout | None) -> Iterator[Timed]:
-    """Time both stages of the second step of each kind: the lowest time of several rounds."""
+    """Time both stages of the second step of each kind: the minimum over several rounds."""
     cls, parameters = compressor_class(name), check_parameters(name, {})
     bucket = matrix_bucket(values, second_moments=bool(cls.requires))
     bucket = replace(bucket, layout=layout or bucket.layout)

@@ -1,8 +1,8 @@
 """Costs of torch's kernels of each class on this device, fitted over several sizes.
 
-T = launch + bytes / bandwidth + FLOPs / rate per launch, with the least factors of error over a
-class's cases. A coefficient's range is that of single cases: each one's time per byte at its two
-largest sizes, and its shortest time.
+T = launch + bytes / bandwidth + FLOPs / rate per launch, fitted to minimise the factors of error
+over a class's cases. A coefficient's range comes from single cases: the time per byte at a case's
+two largest sizes, and its shortest time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gcsim.traces.timing.clock import DeviceClock
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 
 SIZES = (1, 1_000, 16_000, 130_000, 1_000_000, 4_000_000, 16_000_000)  # elements
-LONGEST = 0.25  # seconds of one call: a case stops before exceeding them
+LONGEST = 0.25  # seconds of one call: larger sizes of a case are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TimedCase:
 
     case: Case
     timed: TimedKernel
-    spread: float  # median over lowest of the repeats
+    spread: float  # median over minimum of the repeats
 
 
 def time_cases(
@@ -64,7 +64,7 @@ def _timed(
 
 
 def class_rates(timed: Sequence[TimedCase], conditions: str) -> dict[KernelClass, KernelRate]:
-    """Coefficients of each class, with ranges and sources."""
+    """Return the coefficients of each class, with ranges and sources."""
     rates: dict[KernelClass, KernelRate] = {}
     for kind in KERNEL_CLASSES:
         own = [one for one in timed if one.case.kind == kind]
@@ -84,7 +84,7 @@ def class_rates(timed: Sequence[TimedCase], conditions: str) -> dict[KernelClass
             flop_rate=flop_rate,
             source=f"Fitted over {', '.join(titles)} at {len(own)} sizes in all; median "
             f"error of the fit {statistics.median(errors):.0%}; the repeats' median took "
-            f"{statistics.median(one.spread for one in own):.2f} times the lowest. {conditions}",
+            f"{statistics.median(one.spread for one in own):.2f} times the minimum. {conditions}",
             estimate=False,
             launch_range=_range(launch, [min(one.seconds for one in c) for c in _by_case(own)]),
             bandwidth_range=_range(bandwidth, _speeds(own, fit, "nbytes")),
@@ -101,7 +101,7 @@ def _by_case(timed: Sequence[TimedCase]) -> Iterator[list[TimedKernel]]:
 def _speeds(
     timed: Sequence[TimedCase], fit: Coefficients, what: Literal["nbytes", "flops"]
 ) -> list[float]:
-    """Bytes or FLOPs per second at the two largest sizes of each case that these dominate."""
+    """Return bytes or FLOPs per second at each case's two largest sizes, where they dominate."""
     other, rate = ("flops", fit.flop_rate) if what == "nbytes" else ("nbytes", fit.bandwidth)
     found = []
     for case in _by_case(timed):
@@ -122,5 +122,5 @@ def _range(value: float | None, seen: Sequence[float]) -> Range | None:
 
 
 def four_digits(value: float) -> float:
-    """Round to four digits: more than repeats agree on, and stable when read back."""
+    """Round to four digits: finer than the noise, and stable when read back."""
     return float(f"{value:.4g}")

@@ -1,8 +1,8 @@
 """Costs of the compressors' own kernels on this device, from short buckets to long.
 
-Kernels are timed where they occur (`traces/timing/kernels.py`), all methods at one size, then at
-the next. The previous size predicts the next: a method that would exceed its share is left out, and
-when too little time is left for the others, the size is halved and is the last.
+Kernels are timed inside methods (`traces/timing/kernels.py`), all methods at one size, then at the
+next. Each size predicts the next: a method that would exceed its share of time is left out, and if
+the rest would take too long, the size is halved and is the last.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gcsim.traces.timing.allocator import give_back_freed_memory
 from gcsim.traces.timing.kernels import Site, gradient, time_kernels
 
 SIZES = tuple(side**2 for side in (95, 190, 375, 750, 1060, 1500, 3000, 6000))
-"""Elements of a bucket, from a core's own cache to beyond all. Squares whose sides are no powers of
-two, which would map a matrix's rows to the same cache lines."""
+"""Elements of a bucket, from within a core's own cache to larger than all caches. They are squares
+of numbers other than powers of two, which would map a matrix's rows to the same cache lines."""
 _SHARE = 0.08  # share of the whole time per method and size
 _TOGETHER = 3_000_000
-"""Largest buckets that two workers exchange too, for kernels that one worker never runs."""
+"""Largest bucket that two workers also exchange, for kernels that one worker never runs."""
 _AT_ANY_PRICE = 1_000_000  # smaller sizes are always timed
 _BYTES_AN_ELEMENT = 200  # most memory per element: gradient, state and temporaries
 
@@ -37,8 +37,8 @@ def time_compressors(
     sizes: Sequence[int] = SIZES,
     clock: Clock,
 ) -> list[Site]:
-    """Time the kernels of compressors on a CPU, for about `seconds` of `clock`. The first size also
-    compiles loops; it counts when timed again."""
+    """Time the kernels of compressors on a CPU, for about `seconds` of `clock`. The first size runs
+    twice, because its first run compiles loops."""
     at = partial(_at, progress, clock=clock)
     at("compile loops", compressors, elements=sizes[0], rounds=1)
     begun = clock()
@@ -62,7 +62,7 @@ def _possible(
     wanted: int, before: int, spent: Mapping[str, float], *, left: float, seconds: float
 ) -> tuple[int, list[str]]:
     """Return the largest size up to `wanted` that fits in time and memory, and the methods that
-    fit; none if the size is not worth it. `spent`: seconds of a round at the size before."""
+    fit; none if the size is not worth it. `spent`: seconds of a round at the previous size."""
     elements = wanted
     while elements >= _AT_ANY_PRICE:
         factor = _rounds(elements) * elements / before if before else 0.0
@@ -111,7 +111,7 @@ def _rounds(elements: int) -> int:
 
 
 def _memory() -> int:
-    """Free bytes, if the system tells."""
+    """Return the free memory in bytes, if known."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))

@@ -14,21 +14,21 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def title(kind: str) -> str:
-    """Short name of the "cpu" or "cuda" device."""
+    """Return a short name of the "cpu" or "cuda" device."""
     return f"{_name(kind)}, PyTorch {torch.__version__}"
 
 
 def conditions(kind: str) -> str:
-    """Conditions of measurement, as a sentence."""
+    """Return the conditions of measurement as a sentence."""
     if kind == "cuda":
         return f"{_name(kind)}, {', '.join(versions())}, float32."
     one = torch.get_num_threads() == 1
     timing = ", CPU time" if one else ""
-    return f"{_name(kind)}{timing}, torch {torch.__version__}, float32, freed memory is kept."
+    return f"{_name(kind)}{timing}, torch {torch.__version__}, float32, freed memory kept."
 
 
 def versions() -> list[str]:
-    """Versions of a GPU's driver, CUDA, PyTorch and Triton, as far as present."""
+    """Return the versions of a GPU's driver, CUDA, PyTorch and Triton, if present."""
     found = {"driver": driver(), "CUDA": torch.version.cuda or "", "torch": torch.__version__}
     with suppress(PackageNotFoundError):
         found["Triton"] = version("triton")
@@ -36,7 +36,7 @@ def versions() -> list[str]:
 
 
 def driver(path: Path = _DRIVER) -> str:
-    """Version of NVIDIA's driver; "" where Linux has none."""
+    """Return the version of NVIDIA's driver; "" without one."""
     with suppress(OSError):
         found = re.search(r"\b\d+\.\d+(\.\d+)?\b", path.read_text(encoding="utf-8"))
         return found[0] if found else ""
@@ -44,7 +44,7 @@ def driver(path: Path = _DRIVER) -> str:
 
 
 def processor() -> str:
-    """The CPU's name, if the system tells."""
+    """Return the CPU's name, if known."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,1 +1,1 @@
-"""Figures printed in four papers, beside results of the same experiments in miniature."""
+"""Published figures of four papers and results of the same experiments in miniature."""

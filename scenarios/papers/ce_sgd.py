@@ -17,15 +17,15 @@ _QUICK = {**trained.QUICK, "train.workers": "2", "batch_size": "8"}
 
 
 @preset.preset_of(
-    title="Cost of a round, and accuracy",
+    title="Cost per round, and accuracy",
     source="Tao, Xia, Li and Cheng, CE-SGD, Table I",
     quick={"ce_sgd_train": _QUICK},
 )
 def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Cost of a round of CE-SGD beside gradient dropping and QSGD, and accuracy.
+    """Cost per round, and accuracy, of CE-SGD, gradient dropping and QSGD.
 
-    *Cost* is what a worker sends in a step, mean over a training, as a share of the dense gradient:
-    the paper's megabytes over its 66.
+    *Cost* is the mean bytes per step that a worker sends, as a share of the dense gradient: in the
+    paper, megabytes over 66.
     """
     result = study.train(study.scenario("ce_sgd_train"))
     accuracy, ratio = trained.accuracies(result), trained.ratios(result)
@@ -56,15 +56,15 @@ _SAME = 1.05  # sizes of the same layers, up to the last one's classes
 
 
 @preset.preset_of(
-    title="Sizes of three networks, and what a round of CE-SGD sends",
+    title="Sizes of three networks, and bytes per round of CE-SGD",
     source="Tao, Xia, Li and Cheng, CE-SGD, Table II",
     quick={"ce_sgd_bytes": {"model": "resnet20_cifar10"}},
 )
 def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Sizes of networks of the catalogue, and what a worker of CE-SGD sends to the server.
+    """Sizes of the catalogue's networks, and bytes that a CE-SGD worker sends to the server.
 
-    The paper names three networks and no layers. Its accuracies are left out: they have no
-    baseline.
+    The paper names three networks without their layers. Its accuracies are left out, because they
+    have no baseline.
     """
     table: dict[str, dict[str, list[float]]] = {}
     for name, model in _OF_TABLE_II.items():
@@ -82,13 +82,13 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         cells=preset.cells(table, printed),
         verdicts=(
             *sizes,
-            order("the share that is sent, by network", "Table II",
+            order("share sent, by network", "Table II",
                   {name: of[_COST] for name, of in table.items()}, ranked(share)),
-            at_most("what is sent here, over what is printed", "Table II",
+            at_most("bytes sent here over printed bytes", "Table II",
                     {name: of[_COST][0] / share[name] for name, of in table.items()}, 1, "x"),
         ),
         panels=(
-            preset.Panel(title="What a worker sends", x=_SIZE, y=_COST, log_x=True, points=True,
+            preset.Panel(title="Bytes sent by a worker", x=_SIZE, y=_COST, log_x=True, points=True,
                          lines=trained.points(
                              {name: (of[_SIZE][0],) for name, of in table.items()},
                              {name: (of[_COST][0],) for name, of in table.items()},
@@ -99,7 +99,7 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 
 _TRAINED = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_digits"}}
 _STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
-"""Steps of models that take longer than ResNet-20 to learn digits with Adam at 0.001."""
+"""Steps of models that learn digits more slowly than ResNet-20 with Adam at 0.001."""
 _BOTH = {"compressors": "[{kind: none, label: BaseLine}, {kind: ce_sgd, label: CE-SGD}]"}
 _LOST = 2.42  # points that CE-SGD loses against the baseline in Table I, the only place with both
 
@@ -135,9 +135,7 @@ def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         cells=preset.cells(table, printed),
         verdicts=(
             *falls,
-            at_most(
-                "CE-SGD ends where dense training ends", "Fig. 3, Table I", lost, _LOST, "points"
-            ),
+            at_most("CE-SGD ends near dense training", "Fig. 3, Table I", lost, _LOST, "points"),
         ),
         panels=panels,
         notes=notes,
@@ -145,7 +143,7 @@ def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 
 
 _TIMED = {"ResNet-20": "resnet20_cifar10", "VGG-16": "vgg16_bn_cifar10"}
-"""On CIFAR's images: 0.27 and 14.7 million parameters."""
+"""Models for CIFAR's images, with 0.27 and 14.7 million parameters."""
 _METHODS = ("CE-SGD", "QSGD", "TernGrad")
 _ALIKE = 1.1  # batch times within a tenth are like one another
 
@@ -163,9 +161,9 @@ _ALIKE = 1.1  # batch times within a tenth are like one another
 def fig4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Time of a batch on 4, 8 and 16 K80s, with a small network and a large one.
 
-    The paper's figure has no numbers; its text says that CE-SGD is like the others with simple
-    networks on few workers, and ahead when the network grows and more workers join, since TernGrad
-    waits for a scalar that all share.
+    The paper's figure has no numbers; its text says that CE-SGD is as fast as the others for simple
+    networks on few workers, and faster for larger networks and more workers, because TernGrad waits
+    for a scalar that all workers share.
     """
     table: dict[str, dict[str, list[float]]] = {}
     verdicts: list[preset.Verdict] = []
@@ -187,7 +185,7 @@ def fig4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         if number == 0:
             like = fmean(times[name][first] for name in _METHODS[1:])
             verdicts.append(
-                near(f"{title} on {first} GPUs: CE-SGD's time is like the others', over their mean",
+                near(f"{title} on {first} GPUs: CE-SGD's time over the others' mean",
                      "sec. IV-B", own[first] / like, 1, _ALIKE)
             )  # fmt: skip
         verdicts += [

@@ -1,10 +1,9 @@
-"""Comparison with a paper's statements: orders, pair by pair, and shapes, which are orders along an
-axis.
+"""Comparison with a paper's statements: orders, pair by pair, and shapes, as orders along an axis.
 
 A pair is *kept* if the paper's leader also leads here, *reversed* if it is behind, and *open* if
 the difference is not significant. With seeds: two-sided t-test on the differences by seed, at 10 %
 for all pairs of an order together (S. Holm, "A simple sequentially rejective multiple test
-procedure", Scandinavian Journal of Statistics 6, 1979). Without: a difference of a hundredth.
+procedure", Scandinavian Journal of Statistics 6, 1979). Without seeds: differences above 1 %.
 Kendall's tau is (kept - reversed) over all pairs (M. Kendall, "A new measure of rank correlation",
 Biometrika 30, 1938).
 
@@ -60,7 +59,7 @@ class Pairs:
 
 
 def pairs_of(here: Mapping[str, Sequence[float]], expected: Groups) -> Pairs:
-    """Pairs of different groups by their results (a value per seed, more is ahead)."""
+    """Sort pairs of different groups by their results (one value per seed, larger is ahead)."""
     pairs = [
         (better, worse)
         for ahead, behind in combinations(expected, 2)
@@ -75,15 +74,15 @@ def pairs_of(here: Mapping[str, Sequence[float]], expected: Groups) -> Pairs:
 
 
 def significant_signs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[int]:
-    """For each pair, values by seed: 1 when the first is more, -1 when less, 0 when they are not
-    told apart among all pairs."""
+    """Return for each pair 1 if the first is larger, -1 if smaller, 0 if the difference is not
+    significant among all pairs."""
     tested = [_tested(*pair) for pair in pairs]
     chances = holm([chance for _, chance in tested])
     return [sign if p <= LEVEL else 0 for (sign, _), p in zip(tested, chances, strict=True)]
 
 
 def _tested(first: Sequence[float], second: Sequence[float]) -> tuple[int, float]:
-    """(sign of the mean difference; chance of one as large without any)."""
+    """Return the sign of the mean difference, and its p-value."""
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     differences, count = a - b, len(a)
     mean = float(differences.mean())
@@ -97,7 +96,7 @@ def _tested(first: Sequence[float], second: Sequence[float]) -> tuple[int, float
 
 
 def ranked(values: Mapping[str, float]) -> Groups:
-    """Groups by printed values, largest first; equal ones are one group."""
+    """Return groups by printed values, largest first; equal values form one group."""
     levels = sorted(set(values.values()), reverse=True)
     return [[name for name, value in values.items() if value == level] for level in levels]
 
@@ -130,7 +129,7 @@ def order(
 def monotone(
     claim: str, where: str, along: Mapping[str, Sequence[float]], *, falling: bool = False
 ) -> Verdict:
-    """Whether values grow (or fall) along `along`, by place and seed."""
+    """Judge whether values grow (or fall) along `along`, by position and seed."""
     found = order(claim, where, along, [[name] for name in reversed(list(along))], least=falling)
     return replace(found, printed="falls" if falling else "grows")
 

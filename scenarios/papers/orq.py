@@ -20,24 +20,24 @@ USED, AWAY, RANGE, ERROR = "levels [bits]", "away [%]", "range [sd]", "error [%]
 _FULL = "FP"
 _BUCKET = 2048
 _PHASES = ("early", "middle", "late")
-"""Phases of a training, from which the shipped gradients of ResNet-20 are."""
+"""Phases of training of the shipped ResNet-20 gradients."""
 _ONE_WORKER = {"orq_gradients": {"gradients.workers": "1"}}
 _BINS, _REACH = 101, 2.5
-"""Bins of a histogram, and its ends in standard deviations, as in the figure."""
+"""Bins of a histogram, and its limits in standard deviations, as in the figure."""
 
 _Values = NDArray[np.float32]
 
 
 @preset.preset_of(
-    title="A quantised gradient: levels that are used, shape that is kept",
+    title="A quantised gradient: use of levels, and shape",
     source="Xu, Huo and Huang, arXiv:2002.11082, Figure 1",
     quick=_ONE_WORKER,
 )
 def fig1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """A quantised gradient: levels that are used, and the shape.
+    """Use of levels, and shape, of a quantised gradient.
 
-    Whole gradients of ResNet-20 in buckets of 2048, through nine levels and two: four workers'
-    early, in the middle and late in a training on images of CIFAR's size.
+    Whole gradients of ResNet-20 in buckets of 2048, quantised to nine and two levels: from four
+    workers early, in the middle and late in training on images of CIFAR's size.
     """
     table: dict[str, dict[str, list[float]]] = {}
     panels: tuple[preset.Panel, ...] = ()
@@ -60,11 +60,11 @@ def fig1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     return preset.Outcome(
         cells=preset.cells(table, printed),
         verdicts=(
-            order("levels are used more by ORQ than by QSGD", "sec. 5.1.2", used,
+            order("ORQ uses its levels more than QSGD", "sec. 5.1.2", used,
                   (("ORQ-9",), ("QSGD-9",))),
-            order("of QSGD the fewest elements are at levels away from zero", "sec. 5.1.2", away,
+            order("QSGD has the fewest elements at levels away from zero", "sec. 5.1.2", away,
                   (("ORQ-9",), ("QSGD-9",))),
-            order("ORQ keeps the shape, QSGD and Linear do not: error", "sec. 5.1.2", error,
+            order("ORQ keeps the shape better than QSGD and Linear: error", "sec. 5.1.2", error,
                   (("ORQ-9",), ("QSGD-9", "Linear-9")), least=True),
             order("BinGrad-b has a smaller error than BinGrad-pb", "sec. 5.1.2",
                   error, (("BinGrad-b",), ("BinGrad-pb",)), least=True),
@@ -79,7 +79,7 @@ def fig1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 def _gradients(
     study: preset.Study, changes: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Scenario, Bucket]]:
-    """Each worker's whole shipped gradient of each phase as one tensor, and its scenario."""
+    """Yield each worker's shipped gradient of each phase as one tensor, with its scenario."""
     for phase in _PHASES:
         scenario = study.scenario(
             "orq_gradients", {"gradients.trace": f"resnet20_cifar10-{phase}", **(changes or {})}
@@ -89,12 +89,12 @@ def _gradients(
 
 
 def _lost(values: _Values, dense: _Values) -> float:
-    """Energy of the error, percent of the gradient's."""
+    """Return the energy of the error in percent of the gradient's."""
     return 100 * float(((values - dense) ** 2).sum() / (dense**2).sum())
 
 
 def _entropy(values: _Values) -> float:
-    """Bits, mean over buckets."""
+    """Return the mean entropy over buckets, in bits."""
     bits = []
     for start in range(0, values.size, _BUCKET):
         share = np.unique(values[start : start + _BUCKET], return_counts=True)[1]
@@ -104,7 +104,7 @@ def _entropy(values: _Values) -> float:
 
 
 def _away(values: _Values, dense: _Values) -> float:
-    """Share of the elements beyond half of the standard deviation of their bucket."""
+    """Return the share of elements beyond half the standard deviation of their bucket."""
     beyond = 0
     for start in range(0, values.size, _BUCKET):
         part = slice(start, start + _BUCKET)
@@ -113,7 +113,7 @@ def _away(values: _Values, dense: _Values) -> float:
 
 
 def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[preset.Panel, ...]:
-    """Frequencies over the highest one, as in the figure; a panel a method."""
+    """Return frequencies relative to the highest, as in the figure; one panel per method."""
     found = []
     for name, values in gradients.items():
         clipped = np.clip(values / deviation, -_REACH, _REACH)
@@ -129,7 +129,7 @@ def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[pre
 
 _LOSS = "loss held out [nats]"
 _LEVELS = {3: ("TernGrad-noclip",), 5: ("QSGD-5", "Linear-5"), 9: ("QSGD-9", "Linear-9")}
-"""ORQ's counterparts of as many levels, the printed better one first."""
+"""ORQ's counterparts with as many levels, the better one in print first."""
 _QUICK = {"orq_train": {**trained.QUICK, "batch_size": "16"}}
 
 
@@ -141,8 +141,8 @@ _QUICK = {"orq_train": {**trained.QUICK, "batch_size": "16"}}
 def fig2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Quantisation error over a training, by the number of levels.
 
-    The error of the first step behind each evaluation: |Q(g) - g|^2 / |g|^2 with one worker. Each
-    method is on the weights that it has trained itself.
+    Error of the first step after each evaluation: |Q(g) - g|^2 / |g|^2 with one worker. Each method
+    uses its own trained weights.
     """
     result = study.train(study.scenario("orq_train"))
     curves = {name: found for name, found in trained.curves_of(result).items() if name != "FP"}
@@ -158,15 +158,15 @@ def fig2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         cells=preset.cells({name: {ERROR: error[name]} for name in error}, printed),
         verdicts=(
             *(
-                order(f"ORQ has the least error of {levels} levels", "Fig. 2, sec. 5.1.3", logs,
+                order(f"ORQ has the least error with {levels} levels", "Fig. 2, sec. 5.1.3", logs,
                       ((f"ORQ-{levels}",), others), least=True)
                 for levels, others in _LEVELS.items()
             ),
-            order("the error of BinGrad-b is less than that of BinGrad-pb", "sec. 5.1.3", logs,
+            order("BinGrad-b's error is smaller than BinGrad-pb's", "sec. 5.1.3", logs,
                   (("BinGrad-b",), ("BinGrad-pb",)), least=True),
-            order("BinGrad has less error than three levels", "sec. 5.1.3", logs,
+            order("BinGrad's error is smaller than with three levels", "sec. 5.1.3", logs,
                   (("BinGrad-b", "BinGrad-pb"), ("ORQ-3", "TernGrad-noclip")), least=True),
-            order("the gap between ORQ's error and even levels' is wider with fewer", "sec. 5.1.3",
+            order("the gap from ORQ's error to even levels' grows with fewer levels", "sec. 5.1.3",
                   gap, (("3 levels",), ("5 levels",), ("9 levels",))),
         ),
         panels=(
@@ -178,7 +178,7 @@ def fig2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 
 
 def _errors(curve: Curve) -> list[float]:
-    """Percent, by window."""
+    """Return a curve's errors by window, in percent."""
     return [100 * value for value in curve.nmse if value is not None]
 
 
@@ -188,11 +188,10 @@ def _errors(curve: Curve) -> list[float]:
     quick=_QUICK,
 )
 def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Training with ORQ's levels, even ones (QSGD) and quantiles.
+    """Training with ORQ's levels, evenly spaced levels (QSGD) and quantiles.
 
-    No method clips, as in the paper: with clipping of one method alone the order shows which method
-    clips. Digits are soon learned, so the loss held out tells methods apart where the accuracy no
-    longer does.
+    No method clips, as in the paper: if only one did, the order would show which method clips.
+    Digits are learned soon, so the held-out loss separates methods better than the accuracy.
     """
     result = study.train(study.scenario("orq_train"))
     found = trained.accuracies(result)
@@ -230,7 +229,7 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 
 
 def _losses(result: TrainingResult) -> trained.Seeds:
-    """Loss after the last step, by method and seed."""
+    """Return the loss after the last step, by method and seed."""
     curves = trained.curves_of(result)
     return {name: tuple(curve.loss[-1] for curve in of) for name, of in curves.items()}
 
@@ -248,10 +247,10 @@ _DEGRADES = "degrades [points]"
     quick=_ONE_WORKER,
 )
 def table3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Error and bytes of three levels by the size of a bucket.
+    """Error and bytes of three levels by bucket size.
 
-    The gradients of Figure 1. The paper has accuracies, and gives the loss of information in a
-    larger bucket as their reason; here it is measured.
+    The gradients are those of Figure 1. The paper has accuracies, and explains them by the loss of
+    information in larger buckets, which is measured here.
     """
     choices = ", ".join(
         f"{{{method}, bucket: {size}, label: '{name}, {size}'}}"
@@ -297,7 +296,7 @@ def table3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         ),
         panels=(
             trained.drawn(
-                "Error by the bucket", "elements per bucket", ERROR, _SIZES,
+                "Error by bucket size", "elements per bucket", ERROR, _SIZES,
                 {name: list(zip(*(error[f"{name}, {size}"] for size in _SIZES), strict=True))
                  for name in _THREE}, log_x=True,
             ),
@@ -311,14 +310,14 @@ _LOSE = {"1.7": 0.68, "2.5": 2.36}  # points that a method loses at most, CIFAR-
 
 
 @preset.preset_of(
-    title="Accuracy by the clipping factor",
+    title="Accuracy by clipping factor",
     source="Xu, Huo and Huang, arXiv:2002.11082, Table 4",
     quick={"orq_clip": _QUICK["orq_train"]},
 )
 def table4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Training with ORQ behind clipping at 1.7 and 2.5 standard deviations, and without.
+    """Training with ORQ after clipping at 1.7 and 2.5 standard deviations, and without clipping.
 
-    Without clipping the printed accuracies are those of Table 2, in larger buckets.
+    The printed accuracies without clipping are from Table 2, with larger buckets.
     """
     result = study.train(study.scenario("orq_clip"))
     found, loss = trained.accuracies(result), _losses(result)
@@ -336,7 +335,7 @@ def table4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         ),
         verdicts=(
             *(
-                order(f"{levels} levels, by the clipping factor: {what}", "Tables 2 and 4", values,
+                order(f"{levels} levels, by clipping factor: {what}", "Tables 2 and 4", values,
                       ranked({name: accuracy[name] for name in _clipped(levels)}), least=least)
                 for levels in _LEVELS
                 for what, values, least in (("accuracy", found, False),

@@ -1,9 +1,9 @@
 """Experiments of papers in miniature, and their outcomes.
 
-A paper is one file, a preset one value in it, named after its table or figure and listed in
-`PRESETS`: it loads its scenarios (`scenarios/`), runs them by `train`, `run` and `lockstep`, and
-says for each statement of the paper whether it holds. `printed.csv` has the printed numbers. Orders
-and shapes are compared, not accuracies and times of other data and machines.
+Each paper has one file, with one preset per table or figure, listed in `PRESETS`. A preset loads
+its scenarios (`scenarios/`), runs them by `train`, `run` and `lockstep`, and judges each statement
+of the paper. `printed.csv` has the printed numbers. Orders and shapes are compared, not accuracies
+and times of other data and machines.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FOR_IMAGES = "resnet20_cifar10"
 _EVALUATIONS = 20  # in a training of the user's length
 
 Agrees = Literal["agrees", "in part", "disagrees", "open"]
-"""open: the values differ by no more than the seeds do, or than a tie."""
+"""open: the difference is not significant, or within a tie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A statement of the paper, and whether it holds."""
+    """Verdict on a statement of the paper."""
 
     claim: str
     where: str  # its table, figure or section
@@ -49,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Number of a table."""
+    """Cell of a table."""
 
     row: str
     column: str
@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Line of a picture, or its points."""
+    """Line or points of a figure."""
 
     label: str
     x: tuple[float, ...]
@@ -104,27 +104,27 @@ class Reproduction:
     outcome: Outcome
 
     def to_json(self) -> str:
-        """`reproduction.json`, the same bytes for the same preset."""
+        """Return `reproduction.json`, the same bytes for the same preset."""
         document: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
         return json_text(document)
 
 
 @dataclass(slots=True, kw_only=True)
 class Study:
-    """Tools of a preset to run its scenarios, which are recorded."""
+    """Runs a preset's scenarios, and records them."""
 
     overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Settings of the reduced size by scenario; empty: full size."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """The user's data, of scenarios that train."""
+    """The user's data, for scenarios that train."""
     steps: Mapping[str, str] = field(default_factory=dict)
-    """The user's steps, of scenarios that train."""
+    """The user's steps, for scenarios that train."""
     jobs: int | None = None
     progress: Progress = field(default_factory=SilentProgress)
     loaded: list[Scenario] = field(default_factory=list)
 
     def scenario(self, name: str, changes: Mapping[str, str] | None = None) -> Scenario:
-        """Scenario of `scenarios/papers/scenarios`, or a shipped one."""
+        """Load a scenario of `scenarios/papers/scenarios`, or a shipped one."""
         changed = {**(changes or {}), **self.overrides.get(name, {})}
         if (self.data or self.steps) and _trains(name):
             changed = {**self.data, **changed, **self.steps}
@@ -133,7 +133,7 @@ class Study:
         return found
 
     def train(self, scenario: Scenario) -> TrainingResult:
-        """Train all methods; results are kept."""
+        """Train all methods; trajectories are cached."""
         return train(scenario, jobs=self.jobs, progress=self.progress)
 
     def run(self, scenario: Scenario) -> Result:
@@ -188,11 +188,10 @@ def reproduce(
 ) -> Reproduction:
     """Run a preset.
 
-    `quick`: the reduced size, whose verdicts say little; none where it has another model.
-    `data`: a folder of images of at most ten classes (`task: folder:PATH`), for ResNet-20 in the
-    place of the preset's data and model.
-    `steps`: of each training. `jobs`: processes that train side by side. Raises `InputError` as
-    `train` and `run`, and for data or steps of a preset that trains nothing.
+    `quick`: the reduced size, whose verdicts mean little; none with another model. `data`: a folder
+    of images with at most ten classes (`task: folder:PATH`), for ResNet-20 instead of the preset's
+    data and model. `steps`: per training. `jobs`: concurrent training processes. Raises
+    `InputError` as `train` and `run` do, and for data or steps of a preset without training.
     """
     if (data or steps) and not any(map(_trains, preset.quick)):
         raise InputError(f"{preset.name} trains nothing: it takes neither data nor steps",
@@ -207,7 +206,7 @@ def reproduce(
         study.steps = {"train.steps": f"{steps}", "train.evaluate_every": f"{every}"}
     outcome = preset.obtain(study, printed(preset.name))
     if data:
-        said = f"{_FOR_IMAGES} on {data} in the place of the preset's model and data."
+        said = f"{_FOR_IMAGES} on {data} instead of the preset's model and data."
         outcome = replace(outcome, notes=(said, *outcome.notes))
     if quick and any("model" in changed for changed in preset.quick.values()):
         outcome = replace(outcome, verdicts=())
@@ -222,7 +221,7 @@ def reproduce(
 
 
 def printed(preset: str) -> dict[tuple[str, str], float]:
-    """Printed numbers by (row, column), in file order."""
+    """Return the printed numbers by (row, column), in file order."""
     with (_HERE / "printed.csv").open(encoding="utf-8", newline="") as file:
         return {
             (line["row"], line["column"]): float(line["value"])
@@ -232,12 +231,12 @@ def printed(preset: str) -> dict[tuple[str, str], float]:
 
 
 def column(values: Printed, name: str) -> dict[str, float]:
-    """A printed column, by row."""
+    """Return a printed column, by row."""
     return {row: value for (row, of), value in values.items() if of == name}
 
 
 def cells(here: Mapping[str, Mapping[str, Sequence[float]]], shown: Printed) -> tuple[Cell, ...]:
-    """Table by row and column, with results by seed."""
+    """Return a table by row and column, with results by seed."""
     return tuple(
         Cell(row=row, column=name, printed=shown.get((row, name)), here=tuple(map(float, values)))
         for row, of_row in here.items()
@@ -266,7 +265,7 @@ PRESETS = (
 
 
 def preset(name: str) -> Preset:
-    """Preset of a name; `InputError` with a suggestion if none."""
+    """Return the preset of a name; `InputError` with a suggestion if there is none."""
     if name not in PRESETS:
         raise InputError(f"unknown preset {name!r}", hint=did_you_mean(name, PRESETS))
     paper, _, experiment = name.rpartition("_")

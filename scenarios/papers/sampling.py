@@ -24,7 +24,7 @@ _PLACES = (0.25, 0.5, 0.75, 1.0)  # shares of the steps at which the two curves 
 
 
 @preset.preset_of(
-    title="What gradient sampling finds, and what the Bayes prior explores",
+    title="Large elements found by sampling, and elements explored with the Bayes prior",
     source="Song et al., CVPR 2021, Figure 3",
     quick={
         "sampling_gradients": {
@@ -34,11 +34,10 @@ _PLACES = (0.25, 0.5, 0.75, 1.0)  # shares of the steps at which the two curves 
     },
 )  # fmt: skip
 def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Large elements that sampling finds, and coordinates that the prior explores.
+    """Large elements found by sampling, and elements explored with the Bayes prior.
 
-    (a) phi: of the elements that a step samples, the share that is among the largest 1 % of the
-    mean gradient of that step. (b) tau: the share of the elements that were sampled at least once
-    so far.
+    (a) phi: share of a step's sampled elements that are among the largest 1 % of its mean gradient.
+    (b) tau: share of all elements sampled at least once so far.
     """
     scenario = study.scenario("sampling_gradients")
     labels = [choice.label for choice in scenario.compressors]
@@ -78,10 +77,10 @@ def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
                  printed["GS", LARGEST] / printed["RS", LARGEST], 2),
             order("visited after the last step", "Fig. 3b",
                   {name: [v[-1] for v in visited[name]] for name in labels}, (("RSB",), ("RS",))),
-            monotone("what RSB has visited more than RS", "Fig. 3b", gap),
+            monotone("RSB's lead over RS in visited elements", "Fig. 3b", gap),
         ),
         panels=(
-            trained.drawn("Largest elements among the sampled", "step", LARGEST, steps, largest),
+            trained.drawn("Largest elements among those sampled", "step", LARGEST, steps, largest),
             trained.drawn("Visited at least once", "step", VISITED, steps, visited),
         ),
     )  # fmt: skip
@@ -98,10 +97,10 @@ _TRIED = 2000
     quick={"sampling_visits": {"gradients.workers": "1"}},
 )
 def visits(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Steps until every element of a layer was sampled at least once.
+    """Steps until every element of a layer has been sampled.
 
-    The layer's weights follow shipped gradients, another one every 100 steps. At random, with a
-    ratio phi, an element is missed by n steps with probability (1 - phi)^n.
+    Weights follow shipped gradients of the layer, with a new one every 100 steps. Random sampling
+    with ratio phi misses an element in n steps with probability (1 - phi)^n.
     """
     scenario = study.scenario("sampling_visits")
     layer = list(trained.whole_gradients(scenario, study.progress, tensors=1))
@@ -138,7 +137,7 @@ def visits(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             verdicts.append(near(claim, "sec. 3.3.1", min(table[name][ALL]), 100, 1))
     for ratio, at in (("0.1", int(said["GSB, 0.1"])), ("0.01", tried)):
         then = {name: [share[at - 1] for share in seeds] for name, seeds in shares.items()}
-        claim = f"ratio {ratio}, after {at} steps: the prior has visited more"
+        claim = f"ratio {ratio}, after {at} steps: more elements visited with the prior"
         ahead = ((f"GSB, {ratio}",), (f"GS, {ratio}",))
         verdicts.append(order(claim, "sec. 3.3.1", then, ahead))
     return preset.Outcome(
@@ -160,7 +159,7 @@ _WITH_RESIDUAL = (
 _RESIDUAL = {"compressors": _WITH_RESIDUAL}
 _NO_MOMENTUM = {**_RESIDUAL, "train.optimizer.momentum": "0"}
 _READINGS = {"": {}, ", residual": _RESIDUAL, ", residual, no momentum": _NO_MOMENTUM}
-"""Changes by reading: as printed, or what was not sent is added to the next step."""
+"""Changes by reading: as printed, or with unsent elements added to the next step."""
 _LOSES = 0.79  # points that a strategy loses at most (Tables 1 and 4)
 
 
@@ -172,10 +171,10 @@ _LOSES = 0.79  # points that a strategy loses at most (Tables 1 and 4)
 def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Accuracy of sampling strategies: random, by the gradient, with a Bayes prior.
 
-    RS draws 1 % of the coordinates at random, GS by the last whole gradient's squares; RSB and
-    "ours" (GSB) lower the chance of what was sent. The paper's baseline RS has no whole gradients
-    between. Its text loses what is not sent; beside it stands training with a residual, with
-    momentum and without, at the same learning rate.
+    RS draws 1 % of the elements at random, GS by the squares of the last whole gradient; RSB and
+    "ours" (GSB) lower the probability of sent elements. The paper's baseline RS never sends the
+    whole gradient. In the paper's text unsent elements are lost; the preset also trains with a
+    residual, with and without momentum, at the same learning rate.
     """
     table: dict[str, dict[str, tuple[float, ...]]] = {}
     verdicts: list[preset.Verdict] = []
@@ -206,7 +205,7 @@ _METHODS = {
     "SGD": "none", "ours": "gradient_sampling_bayes", "CSER": "cser",
     "QL-SGD": "qsparse_local_sgd", "DGC": "dgc", "EB-SGD": "ef_block_sgdm",
 }  # fmt: skip
-"""The paper's name, ours."""
+"""Methods: the paper's name, gcsim's kind."""
 _SPARSE = ("QL-SGD", "DGC", "EB-SGD")
 """Methods that "must adopt sparse synchronization which is slow and inefficient" (sec. 4.4)."""
 _CHOSEN = {
@@ -224,7 +223,7 @@ _QUICK = {
 
 
 def _throughput(study: preset.Study) -> Result:
-    """The run that this figure and the clock of Figure 5b come from."""
+    """Run the scenario of this figure, which also gives the clock of Figure 5b."""
     return study.run(study.scenario("alexnet_32node", _CHOSEN))
 
 
@@ -236,8 +235,8 @@ def _throughput(study: preset.Study) -> Result:
 def fig5a(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Throughput on 2 to 64 GPUs over Gloo: the first six methods of `alexnet_32node`.
 
-    The paper's figure has no numbers; its text says which methods are faster, which lose speed with
-    the number of workers, and 2.5x.
+    The paper's figure has no numbers; its text states which methods are faster, which lose speed
+    with more workers, and a speedup of 2.5x.
     """
     result = _throughput(study)
     rows: dict[str, list[Row]] = {
@@ -256,7 +255,7 @@ def fig5a(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         verdicts=(
             order(f"throughput on {workers[-1]} GPUs: ours is faster than all but CSER", "Fig. 5a",
                   last, (("CSER",), ("ours",), _SPARSE)),
-            order("DGC, QL-SGD and EB-SGD lose more speed with the number of GPUs", "sec. 4.4",
+            order("DGC, QL-SGD and EB-SGD lose more speed with more GPUs", "sec. 4.4",
                   kept, (("CSER", "ours"), _SPARSE)),
             near("ours over SGD [x]", "sec. 4.4", last["ours"][0] / last["SGD"][0],
                  printed["ours", "speedup [x]"], 1.25),
@@ -288,16 +287,16 @@ _LOSS = 0.5  # points of accuracy that count as comparable (sec. 4.4)
 
 
 @preset.preset_of(
-    title="Accuracy against seconds: steps of a small network on AlexNet's clock",
+    title="Accuracy against seconds: a small network's steps, timed as AlexNet's",
     source="Song et al., CVPR 2021, Figure 5b",
     quick={"alexnet_32node": _QUICK, "sampling_time": {**trained.QUICK, "train.workers": "2"}},
 )
 def fig5b(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Accuracy against seconds: steps of a small network on the clock of AlexNet.
+    """Accuracy against seconds: a small network's steps, timed as AlexNet's.
 
-    A step takes what it takes on 64 P100s in Figure 5a's run, mean over a method's period. *Speed
-    to target*: SGD's seconds until nine tenths of its last accuracy are reached and stay (median)
-    over a method's, by seed; where a seed does not reach it, 0.
+    Steps take their mean time on 64 P100 in Figure 5a's run. *Speed to target*: SGD's median time
+    to 90 % of its final accuracy, without falling below it again, over the method's time, by seed;
+    0 for a seed that does not reach it.
     """
     run = _throughput(study)
     largest = max(row.workers for row in run.rows)
@@ -329,7 +328,7 @@ def fig5b(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         cells=preset.cells(table, printed),
         verdicts=(
             *(
-                order(f"{name} reaches the accuracy first of those that come near SGD's", "Fig. 5b",
+                order(f"{name} is first to the accuracy, of methods that end near SGD", "Fig. 5b",
                       speed, ((name,), ("QL-SGD", "DGC", "EB-SGD", "SGD")))
                 for name in ("ours", _OURS_KEPT)
             ),
@@ -345,11 +344,11 @@ def _seconds(row: TrainedRow, step: float) -> list[float]:
 
 
 def _comparable(lost: Mapping[str, float]) -> preset.Verdict:
-    """CSER alone loses more than half a point, the paper says."""
+    """Judge the paper's statement that only CSER loses more than half a point."""
     beyond = [name for name, points in lost.items() if points > _LOSS]
     wrong = set(beyond) ^ {"CSER"}
     return preset.Verdict(
-        claim=f"CSER alone loses more than {_LOSS} points of accuracy",
+        claim=f"only CSER loses more than {_LOSS} points of accuracy",
         where="sec. 4.4",
         printed="CSER",
         here=", ".join(f"{name} {lost[name]:.1f}" for name in beyond) or "none",

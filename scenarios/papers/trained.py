@@ -1,8 +1,7 @@
 """Values of presets from trajectories and updates, by method and seed.
 
-A diverged run has the accuracy of guessing one of ten classes, as the variance paper prints it
-(10.6 %). Updates are those that methods make of a training's gradients, step by step and tensor by
-tensor.
+A diverged run has the accuracy of guessing one of ten classes, as printed in the variance paper
+(10.6 %). Updates are computed from a training's gradients, step by step and tensor by tensor.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ QUICK = {
     "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
     "train.target": "{of_dense: 0.1}",
 }  # fmt: skip
-"""A training of the reduced size."""
+"""Settings of the reduced size."""
 
 Seeds = dict[str, tuple[float, ...]]  # values by seed, by method
 
 
 def accuracies(result: TrainingResult) -> Seeds:
-    """Final accuracy on held-out samples, percent."""
+    """Return the final held-out accuracy in percent, by method and seed."""
     return {row.label: tuple(_accuracies(row)) for row in _rows(result)}
 
 
@@ -54,7 +53,7 @@ def _percent(accuracy: float | None) -> float:
 
 
 def ratios(result: TrainingResult) -> Seeds:
-    """Bytes of dense training over those a worker sent, over the whole training."""
+    """Return dense training's bytes over a worker's sent bytes, over the whole training."""
     kinds = {row.compressor: row.label for row in result.rows}
     dense = _mean(curves_of(result)[kinds["none"]][0].wire_bytes_per_worker)
     return {
@@ -64,12 +63,12 @@ def ratios(result: TrainingResult) -> Seeds:
 
 
 def logarithms(values: Seeds) -> Seeds:
-    """Logarithms, in which a factor is a difference."""
+    """Return logarithms, which turn factors into differences."""
     return {label: tuple(math.log(value) for value in seeds) for label, seeds in values.items()}
 
 
 def ends(result: TrainingResult) -> tuple[str, ...]:
-    """Notes on runs that ended early, a sentence per method."""
+    """Return notes on runs that ended early, one sentence per method."""
     return tuple(
         f"{row.label}: {sum(map(bool, row.why))} of {len(row.why)} runs ended early: "
         f"{next(filter(None, row.why))}."
@@ -79,7 +78,7 @@ def ends(result: TrainingResult) -> tuple[str, ...]:
 
 
 def curves_of(result: TrainingResult) -> dict[str, list[Curve]]:
-    """Curves by seed, by method."""
+    """Return curves by method and seed."""
     found: dict[str, list[Curve]] = {}
     for curve in result.curves:
         found.setdefault(curve.label, []).append(curve)
@@ -95,7 +94,7 @@ def panel(
     log_y: bool = False,
     without: str = "",
 ) -> Panel:
-    """Panel of a quantity over steps, at all seeds' common evaluations."""
+    """Return a panel of a quantity over steps, at evaluations common to all seeds."""
     lines = []
     for label, curves in curves_of(result).items():
         if label == without:
@@ -108,7 +107,7 @@ def panel(
 
 
 def line(label: str, x: Iterable[float], seeds: Sequence[Sequence[float]]) -> Line:
-    """Median of the seeds, between lowest and highest."""
+    """Return a line of the seeds' medians, with minimum and maximum."""
     several = len(seeds) > 1
     places = list(zip(*seeds, strict=True))
     return Line(
@@ -123,19 +122,19 @@ def line(label: str, x: Iterable[float], seeds: Sequence[Sequence[float]]) -> Li
 def drawn(
     title: str, x: str, y: str, places: Iterable[float], seeds: Mapping[str, Any], **more: bool
 ) -> Panel:
-    """Panel of each method's values at common places, by seed."""
+    """Return a panel of each method's values at common positions, by seed."""
     at = tuple(places)
     lines = tuple(line(label, at, values) for label, values in seeds.items())
     return Panel(title=title, x=x, y=y, lines=lines, **more)
 
 
 def percent(curve: Curve) -> list[float]:
-    """Accuracy of a curve."""
+    """Return a curve's accuracies in percent."""
     return [_percent(value) for value in curve.accuracy]
 
 
 def points(first: Seeds, second: Seeds) -> tuple[Line, ...]:
-    """Point per method: median of one quantity against another's."""
+    """Return one point per method: a quantity's median against another's."""
     return tuple(
         Line(label=label, x=(median(first[label]),), y=(median(second[label]),),
              low=(min(second[label]),), high=(max(second[label]),))
@@ -154,7 +153,7 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Seen:
-    """One tensor in one step: float32 `[n]` each."""
+    """Gradient and update of one tensor in one step: float32 `[n]` each."""
 
     name: str
     step: int  # from 0
@@ -163,8 +162,8 @@ class _Seen:
 
 
 def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress) -> Iterator[_Seen]:
-    """Largest `tensors` tensors of every iteration, under all methods, on dense training's
-    gradients; `InputError` as recording."""
+    """Yield the largest `tensors` tensors of every iteration under all methods, for the gradients
+    of dense training; `InputError` as recording."""
     with open_gradients(scenario, second_moments=False, progress=progress) as trace:
         names = sorted(trace.parameters, key=lambda named: -torch.Size(named[1]).numel())
         layouts = bucket_layouts(names[:tensors][::-1], first=1, cap=1)  # a bucket a tensor
@@ -209,8 +208,8 @@ def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress)
 def whole_gradients(
     scenario: Scenario, progress: Progress, *, tensors: int | None = None
 ) -> Iterator[Bucket]:
-    """Each worker's gradient in the first iteration, in the model's order, of its largest `tensors`
-    tensors or of all, without the borders between them; `InputError` as recording."""
+    """Yield each worker's gradient in the first iteration, of the largest `tensors` tensors or of
+    all, concatenated in the model's order; `InputError` as recording."""
     with open_gradients(scenario, second_moments=False, progress=progress) as trace:
         sizes = [torch.Size(shape).numel() for _, shape in trace.parameters]
         chosen = sorted(sorted(range(len(sizes)), key=lambda at: -sizes[at])[:tensors])
@@ -223,13 +222,13 @@ def whole_gradients(
 
 
 def alone(choice: CompressorChoice, seed: int = 0) -> Compressor[Any]:
-    """A method's only worker."""
+    """Create the only worker of a method."""
     parameters = check_parameters(choice.kind, choice.parameters)
     return new_member(compressor_class(choice.kind), Worker(rank=0, count=1, seed=seed), parameters)
 
 
 def quantised(choice: CompressorChoice, bucket: Bucket) -> tuple[Tensor, int]:
-    """(a single worker's update of a bucket, float32 `[n]`; bytes of its messages)."""
+    """Return a single worker's update of a bucket, float32 `[n]`, and bytes of its messages."""
     sent = _Sent()
     return lockstep([participate(alone(choice), bucket, 0)], sent)[0], sent.nbytes
 

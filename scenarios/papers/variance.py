@@ -28,10 +28,9 @@ _LOSES = {"SGD": 3.3, "Adam": 0.0}  # points that the paper's method loses at mo
 def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Accuracy against compression, with momentum and with Adam.
 
-    The compression ratio is over all steps of a training: bytes of the float32 gradient over those
-    that are sent. The paper counts sent parameters, of 32 bits each with their index; for all
-    methods but QSGD that is the same. QSGD packs its levels far below that, so its ratio is larger
-    here.
+    The compression ratio is the bytes of the float32 gradient over the sent bytes, over all steps.
+    The paper counts 32 bits per sent parameter, index included; this is the same for all methods
+    except QSGD, whose packed levels take far less, so its ratio is larger here.
     """
     table: dict[str, dict[str, tuple[float, ...]]] = {}
     verdicts: list[preset.Verdict] = []
@@ -84,7 +83,7 @@ def _alpha(prefix: str, where: str, ratio: trained.Seeds) -> preset.Verdict:
 
 
 def _scatter(title: str, ratio: trained.Seeds, accuracy: trained.Seeds) -> preset.Panel:
-    """Accuracy against compression, as in the paper's Figure 3: the upper right is desirable."""
+    """Return accuracy against compression, as in the paper's Figure 3: upper right is best."""
     return preset.Panel(
         title=title, x="compression ratio [x]", y="accuracy held out [%]", log_x=True, points=True,
         lines=trained.points(ratio, accuracy),

@@ -1,4 +1,4 @@
-"""docs/devices.md from the catalogue's tables; and, with --fit, the layer model's coefficients.
+"""Write docs/devices.md from the catalogue's tables or, with --fit, the layer model's coefficients.
 
 python tests/benchmarks/device_table.py > docs/devices.md
 python tests/benchmarks/device_table.py --fit      # writes scenarios/catalog/layer_times.yaml
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def fitted() -> str:
-    """`layer_times.yaml` as the tables make it."""
+    """Return `layer_times.yaml`, fitted to the tables."""
     fits = {family: fit(observations(*family), *family) for family in FAMILIES}
     errors: dict[str, object] = {
         f"{processor} {precision} {kind}": _outward(
@@ -78,13 +78,13 @@ def fitted() -> str:
 
 
 def _outward(range_: Range) -> list[float]:
-    """To two digits, never narrower."""
+    """Round a range outwards to two digits."""
     return [math.floor(range_[0] * 100) / 100, math.ceil(range_[1] * 100) / 100]
 
 
 def page() -> Iterator[str]:
-    """The lines of docs/devices.md."""
-    yield "# Devices: what is known of them, and how wrong predicted training times are"
+    """Yield the lines of docs/devices.md."""
+    yield "# Devices: data, and errors of predicted training times"
     yield ""
     yield f"Written by `{COMMAND}` (`make devices`) from the tables in `scenarios/catalog`."
     yield ""
@@ -96,24 +96,24 @@ def page() -> Iterator[str]:
 
 
 def _validation() -> Iterator[str]:
-    yield "## Forward and backward: how a time is found"
+    yield "## Time of forward and backward"
     yield ""
     yield (
-        "1. What the device's entry states of the model (`fixed`, `per_sample`).\n"
-        "2. A measured rate at this batch and precision: the median, with the spread of the "
-        "measurements as its range.\n"
-        "3. Between two measured batches the line between them; beyond them the nearest one, "
-        "with the shape of the layer model.\n"
-        "4. The layer model: 3 x 3 convolutions of stride 1, other products, outputs and tensors "
-        "each with a coefficient shared by all devices, and a factor of the device "
+        "The first of these that is available gives the time:\n\n"
+        "1. The model's times in the device's entry (`fixed`, `per_sample`).\n"
+        "2. The median of the rates measured at this batch and precision, with their spread as "
+        "the range.\n"
+        "3. Between two measured batches, linear interpolation; beyond them, the nearest one, "
+        "scaled by the layer model.\n"
+        "4. The layer model: one coefficient each, shared by all devices, for 3 x 3 convolutions "
+        "of stride 1, other products, outputs and tensors, times a factor of the device "
         "(`simulator/devices/training_rates.py`).\n"
-        "5. Three times the forward FLOPs at the device's effective rate, where nothing but FLOPs "
-        "is known."
+        "5. Three times the forward FLOPs at the device's effective rate."
     )
     yield ""
     yield (
-        "The coefficients (`python tests/benchmarks/device_table.py --fit` finds them again; a "
-        "test compares):"
+        "The coefficients (`python tests/benchmarks/device_table.py --fit` refits them; a test "
+        "compares):"
     )
     yield ""
     yield from markdown_table(
@@ -133,35 +133,35 @@ def _validation() -> Iterator[str]:
     )
     yield ""
     yield (
-        "A product costs that many times its FLOPs over the rate of large matrix products, an "
-        "output that many copies. In single precision 3 x 3 convolutions run above the nominal "
-        "rate (Winograd's algorithm); on tensor cores products take nearly twice as long as large "
-        "matrix products do."
+        "A product takes the coefficient times its FLOPs over the matmul rate; an output costs "
+        "that many copies. In single precision, 3 x 3 convolutions exceed the nominal rate "
+        "(Winograd's algorithm); on tensor cores, products take nearly twice as long as the "
+        "matmul rate predicts."
     )
     yield ""
     other, outputs = fit_large(large_observations())
     ratios = {key: large_ratios(attrgetter(key)) for key in ("model", "board")}
     yield (
-        "Networks of large products alone (2,500 forward FLOPs per output or more: decoders of "
-        "language) have two coefficients of their own in 16 bits on Ampere and later GPUs, "
-        f"{other:.2f} and {outputs:.1f}, and no device's factor: their code is tuned, and fuses "
-        f"attention. They are fitted to {len(ratios['model'])} runs of MPT on one node of A100 or "
+        "Networks with large products only (2,500 or more forward FLOPs per output: language "
+        "decoders) have separate coefficients in 16 bits on Ampere and later GPUs, "
+        f"{other:.2f} and {outputs:.1f}, and no device factor, because their code is tuned and "
+        f"fuses attention. The fit uses {len(ratios['model'])} runs of MPT on one node of A100 or "
         "H100 (`large_rates.csv`). Measured over predicted: "
         + "; ".join(
             f"{min(found):.2f} to {max(found):.2f} with the {key} left out"
             for key, found in ratios.items()
         )
-        + ". The range of the first serves these boards, that of the second others."
+        + ". The first range is used for these boards, the second for others."
     )
     yield ""
     yield "### Errors"
     yield ""
     yield (
-        "Every time is predicted from what is left when it is taken out: the model on all devices "
-        "(*known*: the device's factor is from its other models, or from one of them alone), or "
-        "the device (*unknown*: no factor). *FLOPs alone* is what the layer model replaces. "
-        "Errors are (predicted - measured) / measured; the range is what 90 % of measured / "
-        "predicted lie in, and what a report's interval uses."
+        "Each time is predicted without the data that it is part of: without the model on all "
+        "devices (*known*: the device's factor comes from its other models, or from one of them), "
+        "or without the device (*unknown*: no factor). *FLOPs alone* is the estimate that the "
+        "layer model replaces. Errors are (predicted - measured) / measured; 90 % of measured / "
+        "predicted lie in the range, which reports use for intervals."
     )
     yield ""
     rows = []
@@ -205,14 +205,14 @@ def _validation() -> Iterator[str]:
     )
     yield ""
     yield (
-        "*Nobody measured device or model*: gpu fp32, a source left out with all boards and models "
-        f"that it measured, {len(strangers)} sources of equal weight; median of measured / "
+        "*Neither device nor model measured*: gpu fp32, leaving out a source with all boards and "
+        f"models that it measured, {len(strangers)} sources of equal weight; median of measured / "
         "predicted: "
         + ", ".join(
             f"{name} {statistics.median(one.ratio for one in own):.2f}"
             for name, own in sorted(strangers.items())
         )
-        + ". The last sources' rows are those of `gcsim validate` (`_GIVEN` in "
+        + ". The last sources' rows come from `gcsim validate` (`_GIVEN` in "
         "tests/benchmarks/layer_model_errors.py)."
     )
     yield ""
@@ -221,24 +221,23 @@ def _validation() -> Iterator[str]:
     yield from worst
     yield ""
     yield (
-        "What is behind them: frameworks differ on the same board (ResNet-50 on a V100: 310 to "
-        "398 images/s at batch 128 in single precision, 803 to 1473 at batch 256 in half), and "
-        "with them the version of cuDNN, fused kernels (XLA, NHWC) and memory for fast algorithms "
-        "(MXNet's AlexNet slows down from batch 512 on). The K80 takes 1.4 times as long as an "
-        "estimate of its products' rate has it. Nominal rates of CPUs say so little that a CPU "
-        "without a factor is not predicted (*unknown device* shows why): a device of one's own "
-        "then has its effective rate. Recurrent networks were measured on one CPU thread alone, "
-        "with a stated batch: LSTMs on GPUs are priced as other products, untested. Rates are of "
-        "synthetic data: input loading is not in them."
+        "Causes: frameworks differ on the same board (ResNet-50 on a V100: 310 to 398 images/s at "
+        "batch 128 in single precision, 803 to 1473 at batch 256 in half), as do versions of "
+        "cuDNN, fused kernels (XLA, NHWC) and workspace for fast algorithms (MXNet's AlexNet slows "
+        "down from batch 512 on). The K80 takes 1.4 times as long as its estimated matmul rate "
+        "predicts. Nominal rates of CPUs predict so little (*unknown device*) that a CPU without a "
+        "factor uses its effective rate. Recurrent networks were measured only on one CPU thread, "
+        "with a stated batch: LSTMs on GPUs count as other products, untested. Rates are of "
+        "synthetic data and exclude input loading."
     )
     yield ""
     everything, own, ratio = backward_ratios()
     one, each = summary(everything), summary(own)
     yield (
-        f"Backward over forward is {ratio:.2f} in the median of the boards and models that state "
-        f"both (2.033 is used). The backward pass's share of a step, predicted from other boards, "
-        f"is off by {one.median:.1%} (90th percentile {one.tenth:.1%}) with one ratio for all "
-        f"models and by {each.median:.1%} ({each.tenth:.1%}) with each model's own: one is enough."
+        f"The median of backward over forward is {ratio:.2f} over boards and models with both "
+        f"times (gcsim uses 2.033). The backward pass's share of a step, predicted from other "
+        f"boards, is off by {one.median:.1%} (90th percentile {one.tenth:.1%}) with one ratio for "
+        f"all models and by {each.median:.1%} ({each.tenth:.1%}) with one per model: one suffices."
     )
     yield ""
 
@@ -267,7 +266,7 @@ def _devices() -> Iterator[str]:
     yield "## Kernel rates"
     yield ""
     yield (
-        "GB/s of bytes read plus written (range), and microseconds a launch; `~` marks what was "
+        "GB/s of bytes read plus written (range), and microseconds per launch; `~` marks figures "
         "not measured on that device. Sources: `gcsim list devices NAME`."
     )
     yield ""
@@ -301,7 +300,7 @@ def _curves() -> Iterator[str]:
     yield "## Measured training rates"
     yield ""
     yield (
-        "Samples per second by batch, medians; the number of measurements behind `x`. Single rows "
+        "Median samples per second by batch; `x` precedes the number of measurements. Single rows "
         "with framework and source: `scenarios/catalog/training_rates.csv`."
     )
     yield ""
@@ -330,9 +329,9 @@ def _curves() -> Iterator[str]:
 
 
 def _boards() -> Iterator[str]:
-    yield "## Boards, as the layer model knows them"
+    yield "## Boards in the layer model"
     yield ""
-    yield "Rates of large matrix products, and of a copy; `~` marks an estimate."
+    yield "Rates of a copy and of large matrix products; `~` marks an estimate."
     yield ""
     yield from markdown_table(
         ("board", "copy [GB/s]", *(f"{p} [TFLOP/s]" for p in PRECISIONS), "source"),

@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python -m tests.benchmarks.host_time [--only name,name] > docs/host-time.md
 
-Buckets have the tensors of real ones, with a thirtieth of their rows and columns: what the host
-does for a bucket depends on its tensors and not on its elements. A first run has Triton's
-interpreter execute every kernel and notes what it writes; in the runs that are timed `launch` puts
-that in place, and its time is not counted. PyTorch's operators run in host memory.
+Buckets have the tensors of real ones, with a thirtieth of their rows and columns: host time depends
+on the number of tensors, not on elements. In a first run Triton's interpreter executes every kernel
+and records its output; in the timed runs `launch` copies this output, in time that is not counted.
+PyTorch's operators run in host memory.
 """
 
 import argparse
@@ -37,14 +37,14 @@ DATA: dict[str, stages.Data] = {
     "16": ("bert_base", 5),
     "60": ("resnet50", 3),
 }
-"""By number of tensors."""
+"""Buckets by their number of tensors."""
 SHRINK = 30
 STEPS = 200
-"""Of the hook."""
+"""Steps of the hook."""
 
 
 class Kernels:
-    """Launches of one run: interpreted and noted, then repeated without their time."""
+    """Launches of one run: interpreted and recorded, then replayed outside the measured time."""
 
     def __init__(self) -> None:
         self.left_out = 0.0
@@ -52,15 +52,15 @@ class Kernels:
         self._number, self._noting = 0, True
 
     def begin(self) -> None:
-        """A run begins; all but the first repeat it."""
+        """Begin a run; all runs after the first replay it."""
         self._noting, self._number = not self._written, 0
 
     def clock(self) -> float:
-        """Seconds, but for those of kernels."""
+        """Return the time in seconds, without that of kernels."""
         return time.perf_counter() - self.left_out
 
     def wrap(self, run: Callable[..., None]) -> Callable[..., None]:
-        """In the place of `launch`."""
+        """Return a replacement of `launch`."""
 
         def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
             if not programs:
@@ -82,12 +82,12 @@ class Kernels:
 
 class _Waits(list[int]):
     def append(self, nbytes: int) -> None:
-        """One more tensor was read."""
+        """Mark that the host read one more tensor."""
         _mark("cudaStreamSynchronize")
 
 
 def _mark(name: str) -> None:
-    """Be counted by `profiled.py`, as on a GPU."""
+    """Add an event that `profiled.py` counts, as on a GPU."""
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         with torch.profiler.record_function(name):
             pass
@@ -100,7 +100,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 @contextmanager
 def stubbed() -> Iterator[Kernels]:
-    """Inside, methods take the way of a GPU, and `stages` leaves out what kernels take."""
+    """Inside, methods use their GPU code, and `stages` excludes the time of kernels."""
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     from tests.compressors.gpu.conftest import host_copies, kernels, wrap_launches
 
@@ -112,7 +112,7 @@ def stubbed() -> Iterator[Kernels]:
 
 
 def rows(name: str) -> Iterator[dict[str, Any]]:
-    """Settled steps of a method, by stage; none where it launches no kernel."""
+    """Yield a method's steady-state steps by stage; none if it launches no kernel."""
     for tensors, data in DATA.items():
         with stubbed() as run:
             each = list(stages.stages(name, (data,), "cpu", shrink=SHRINK, begin=run.begin))
@@ -125,7 +125,7 @@ def rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 class _GradBucket:
-    """A bucket as DDP hands it over."""
+    """Bucket as DDP passes it to a hook."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], index: int, count: int) -> None:
         self._parameters, self._index, self._last = list(parameters), index, index == count - 1
@@ -145,7 +145,7 @@ class _GradBucket:
 
 
 def hook_us(kind: str, buckets: int = 4, tensors: int = 4) -> tuple[float, float]:
-    """Microseconds a bucket from DDP's call to the update, and those of the method alone."""
+    """Return microseconds per bucket from DDP's call to the update, and of the method alone."""
     network = torch.nn.ParameterList(torch.randn(8, 8) for _ in range(buckets * tensors))
     hook = ddp_hook(kind)
     hook.register(DistributedDataParallel(network))
@@ -170,7 +170,7 @@ def hook_us(kind: str, buckets: int = 4, tensors: int = 4) -> tuple[float, float
 
 
 def hooks(kinds: Sequence[str] = ("none", "fp16", "qsgd")) -> Iterator[tuple[str, float, float]]:
-    """`hook_us` of methods, in a group of one rank."""
+    """Yield `hook_us` of methods, in a group of one rank."""
     with tempfile.TemporaryDirectory() as folder:
         store = dist.FileStore(str(Path(folder) / "store"), 1)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -186,17 +186,17 @@ def hooks(kinds: Sequence[str] = ("none", "fp16", "qsgd")) -> Iterator[tuple[str
 _HEAD = """# Host time of a bucket on a GPU, without a GPU
 
 `PYTHONPATH=. python -m tests.benchmarks.host_time > docs/host-time.md` writes this page on any \
-machine with Triton. Kernels are stubbed, PyTorch's operators run in host memory; a launch takes \
-an H100's host some 40 us more. A bucket is one tensor of 7 million elements, bucket 5 of \
-BERT-base (16 tensors), or bucket 3 of ResNet-50 (60): their tensors, with fewer elements. Encode \
-and decode of one payload in the slowest kind of a settled step.
+machine with Triton. Kernels are stubbed and PyTorch's operators run in host memory; on an H100's \
+host, each launch takes about 40 us more. Buckets are one tensor of 7 million elements, bucket 5 \
+of BERT-base (16 tensors) and bucket 3 of ResNet-50 (60), with fewer elements per tensor. Times \
+are for encode and decode of one payload in the slowest kind of steady-state step.
 
 | method | tensors | launches | operators | waits | encode, us | decode, us |
 |---|--:|--:|--:|--:|--:|--:|"""
 
 
 def page(names: Sequence[str]) -> Iterator[str]:
-    """The lines of docs/host-time.md."""
+    """Yield the lines of docs/host-time.md."""
     yield _HEAD
     for name in names:
         found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
@@ -216,7 +216,7 @@ def page(names: Sequence[str]) -> Iterator[str]:
     yield ""
     yield "The hook of `gcsim.ddp_hook`, from DDP's call to the update (one rank, host memory):"
     yield ""
-    yield "| method | hook, us per bucket | method alone | beside it |"
+    yield "| method | hook, us per bucket | method alone | rest |"
     yield "|---|--:|--:|--:|"
     for kind, whole, alone in hooks():
         yield f"| `{kind}` | {whole:.0f} | {alone:.0f} | {whole - alone:.0f} |"

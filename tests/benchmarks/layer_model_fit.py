@@ -231,8 +231,8 @@ def written(fits: Mapping[tuple[Processor, Precision], Fit], errors: Mapping[str
     """`layer_times.yaml`: coefficients to five digits, ranges of `errors`."""
     lines = [
         "# Written by `python tests/benchmarks/device_table.py --fit`; tests/analysis/calibration/",
-        "# test_training_fit.py fits again and compares. What the numbers mean:",
-        "# simulator/devices/training_rates.py; how good they are: docs/devices.md.",
+        "# test_training_fit.py refits and compares. Meaning: simulator/devices/training_rates.py;",
+        "# errors: docs/devices.md.",
         "costs:",
     ]
     for processor in ("gpu", "cpu"):

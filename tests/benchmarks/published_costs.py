@@ -1,4 +1,4 @@
-"""What did others measure on a GPU, and what does the catalogue say of it? A short table.
+"""Published times of compressors on GPUs next to the catalogue's estimates, as a short table.
 
 The gradient has the layers of the published model and is as heavy-tailed as that of the CPU's
 table; two workers exchange it once; the second step is priced, encode and decode together.
@@ -28,26 +28,26 @@ _GTOPK = "HKBU-HPML/gtopkssgd scripts/icdcs2019/communication.py@6f57343f"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One figure."""
+    """A published time."""
 
     model: str
     hardware: str
     device: str
-    """The catalogue's."""
+    """Name in the catalogue."""
     compressor: str
     parameters: dict[str, Any] = field(default_factory=dict)
     milliseconds: float
     recalled: bool
-    """Written down from memory of the paper, not read again."""
+    """From memory of the paper, not verified."""
     source: str
     differs: str
 
 
 _OLD_TOPK = (
-    "their selection is PyTorch's before 1.12, in one block: MG-WFBP's fit to it (4.997e-10 s * x "
-    "log2 x on a V100) says 314 ms"
+    "selection of PyTorch before 1.12, in one block; MG-WFBP's fit to it (4.997e-10 s * x "
+    "log2 x on a V100) gives 314 ms"
 )
-_UNFUSED = "theirs is torch operators, one tensor at a time, unfused"
+_UNFUSED = "unfused torch operators, one tensor at a time"
 
 FIGURES = (
     *(
@@ -60,7 +60,7 @@ FIGURES = (
             milliseconds=ms,
             recalled=True,
             source=_UTILITY,
-            differs=f"{_UNFUSED}; Gram-Schmidt column by column in place of QR",
+            differs=f"{_UNFUSED}; column-by-column Gram-Schmidt instead of QR",
         )
         for rank, ms in ((4, 45.0), (8, 64.0), (16, 130.0))
     ),
@@ -86,7 +86,7 @@ FIGURES = (
         milliseconds=16.34,
         recalled=True,
         source=_UTILITY,
-        differs=f"{_UNFUSED}; the vote over all workers' signs is in it",
+        differs=f"{_UNFUSED}; includes the vote over all workers' signs",
     ),
     *(
         Published(
@@ -98,8 +98,8 @@ FIGURES = (
             milliseconds=ms,
             recalled=False,
             source=_GTOPK,
-            differs="another board (GP102, about 0.6 of the P100's bandwidth by data sheet, "
-            "recalled) and PyTorch 0.4, whose selection runs in one block a tensor",
+            differs="another board (GP102, about 0.6 of the P100's nominal bandwidth, "
+            "unverified) and PyTorch 0.4, which selects in one block per tensor",
         )
         for model, ms in (("alexnet", 383.776), ("resnet50", 154.05))
     ),
@@ -107,14 +107,13 @@ FIGURES = (
 
 
 def published() -> Iterator[str]:
-    """The section, Markdown."""
+    """Yield the section as Markdown."""
     yield "## Against published figures on GPUs"
     yield ""
     yield (
         "Encode and decode of a step, priced with the catalogue's class rates: fused kernels of a "
-        "careful implementation, not the code that was measured. *Recalled*: written down from "
-        "memory of the paper, not read again. The catalogue's selections are those of present "
-        "PyTorch."
+        "careful implementation, not the measured code. *Unverified*: from memory of the paper. "
+        "The catalogue's selection is that of current PyTorch."
     )
     yield ""
     yield (
@@ -123,7 +122,7 @@ def published() -> Iterator[str]:
     yield "|---|---|---|--:|---|--:|---|---|"
     for figure in FIGURES:
         said = "".join(f", {key} {value}" for key, value in figure.parameters.items())
-        recalled = " (recalled)" if figure.recalled else ""
+        recalled = " (unverified)" if figure.recalled else ""
         yield (
             f"| {figure.model} | `{figure.compressor}`{said} | {figure.hardware} "
             f"| {figure.milliseconds:.4g} ms{recalled} | `{figure.device}` "
@@ -132,7 +131,7 @@ def published() -> Iterator[str]:
 
 
 def priced(figure: Published) -> float:
-    """Seconds of the second step's encoding and of decoding one payload."""
+    """Return the seconds to encode in the second step and to decode one payload."""
     cls = compressor_class(figure.compressor)
     parameters = check_parameters(figure.compressor, figure.parameters)
     team = [cls(Worker(rank=rank, count=2, seed=0), parameters) for rank in range(2)]
@@ -149,7 +148,7 @@ def priced(figure: Published) -> float:
 
 
 def _bucket(model: str, rank: int) -> Bucket:
-    """The whole gradient in one bucket."""
+    """Return the whole gradient in one bucket."""
     tensors = trainable(build_model(shipped_model(model), seed=0, device="meta"))
     shapes = ((name, n, tuple(tensor.shape)) for n, (name, tensor) in enumerate(tensors))
     layout = BucketLayout.behind(0, shapes)

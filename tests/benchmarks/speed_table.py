@@ -1,4 +1,4 @@
-"""Write docs/compressor-speed.md from what `test_bench_compressors.py` measured.
+"""Write docs/compressor-speed.md from the results of `test_bench_compressors.py`.
 
 python tests/benchmarks/speed_table.py measured.json > docs/compressor-speed.md
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 PEERS = {
     "topk": ("GRACE", "72-97"),
-    "dgc": ("GRACE / the authors'", "9-16 / 8-12"),
+    "dgc": ("GRACE / authors' code", "9-16 / 8-12"),
     "threshold": ("GRACE", "5-10"),
     "qsgd": ("GRACE", "23-49"),
     "terngrad": ("GRACE", "28-46"),
@@ -17,30 +17,30 @@ PEERS = {
     "ef_signsgd": ("GRACE", "3"),
     "signsgd": ("GRACE", "1.5-1.9"),
     "randomk": ("GRACE", "190-213"),
-    "sidco": ("the authors'", "21-54"),
+    "sidco": ("authors' code", "21-54"),
     "powersgd": ("GRACE, epfml", "15-21"),
-    "natural": ("GRACE (numpy in place of cupy)", "59-63"),
+    "natural": ("GRACE (numpy instead of cupy)", "59-63"),
     "count_sketch": ("FetchSGD's CSVec", "123-198"),
-    "torch_powersgd": ("PyTorch's hook, whole", "10-31"),
-    "torch_fp16": ("PyTorch's hook, whole", "2.5"),
-    "torch_bf16": ("PyTorch's hook, whole", "2.8"),
+    "torch_powersgd": ("PyTorch's whole hook", "10-31"),
+    "torch_fp16": ("PyTorch's whole hook", "2.5"),
+    "torch_bf16": ("PyTorch's whole hook", "2.8"),
 }
-"""Encoding 61 M elements in copies, measured on a machine of the same kind; without packing."""
+"""Times to encode 61 M elements, in copies, without packing, on a machine of the same kind."""
 
-HEAD = """# What the compressors cost on a CPU
+HEAD = """# Speed of the compressors on a CPU
 
-Times to encode and to decode one message, in units of `copy_` of the same tensor into a warm
+Times to encode and to decode one message, in units of a `copy_` of the same tensor into a warm
 buffer in the same run (one copy of 61 M float32 took {copy} on this machine: 488 MB moved), and
-the bits that really travel, headers included. One tensor, N(0, 1) exp(.8 N(0, 1)) 1e-3, default
-parameters, the lowest of several rounds; freed memory is kept. Every payload is really packed.
+bits on the wire, headers included. One tensor, N(0, 1) exp(.8 N(0, 1)) 1e-3, default parameters,
+minimum of several rounds; the allocator keeps freed memory. Every payload is packed.
 
-Measured {date} on {cpu}, {threads} threads at most, Python {python}; the machine is virtual and
-shared, so that a figure may be off by a third. Command: `make speed`.
+Measured {date} on {cpu}, at most {threads} threads, Python {python}. The machine is virtual and
+shared: figures may be off by a third. Command: `make speed`.
 
-*Encode* is all that a worker computes before its last collective; *decode* what comes after, for
-one payload. Methods that all-gather pay the decoding once for each worker. *Public code* is what
-published implementations need to encode 61 M elements, two threads to one thread, most of them
-without packing what they send (GRACE fd3a7f4, DGC 24673d4, SIDCo 197f3c3, FetchSGD's csh, epfml's
+*Encode* is all computation of a worker before its last collective; *decode* is the computation
+after it, for one payload. All-gather methods decode once per worker. *Public code* gives times of
+published implementations for encoding 61 M elements, with two threads to one thread, mostly
+without packing the payload (GRACE fd3a7f4, DGC 24673d4, SIDCo 197f3c3, FetchSGD's csh, epfml's
 PowerSGD f07be92, PyTorch 2.13; measured on a machine of the same kind with a warm allocator).
 
 """
@@ -52,7 +52,7 @@ COLUMNS = (
 
 
 def page(measured: dict[str, Any]) -> str:
-    """The whole page, Markdown, from pytest-benchmark's JSON."""
+    """Return the page as Markdown from pytest-benchmark's JSON."""
     cells: dict[tuple[str, str], dict[tuple[int, int], dict[str, float]]] = {}
     copy = ""
     for benchmark in measured["benchmarks"]:

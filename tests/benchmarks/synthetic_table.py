@@ -1,11 +1,11 @@
-"""Are synthetic gradients like recorded ones to a compressor? `docs/synthetic-gradients.md`.
+"""Compressors on synthetic and on recorded gradients: writes `docs/synthetic-gradients.md`.
 
     python tests/benchmarks/synthetic_table.py > docs/synthetic-gradients.md
 
-Each compressor runs on a recording, on a second recording of the same training with another seed
-(how much luck is in the first), on gradients drawn from a fit of the first recording, and on
-gradients drawn from the default fit without this model, by kind and size of its tensors. Takes
-about twenty minutes on one core.
+Each compressor runs on a recording, on a second recording with another seed (the difference due to
+chance), on gradients drawn from a fit of the first recording, and on gradients drawn from the
+default fit without this model, by kind and size of its tensors. Takes about twenty minutes on one
+core.
 """
 
 import sys
@@ -53,14 +53,14 @@ MODELS = ("lenet", "resnet20_cifar10", "transformer_small")
 HEAD = """\
 # Synthetic and recorded gradients
 
-Made by `python tests/benchmarks/synthetic_table.py > docs/synthetic-gradients.md`. [scenarios.md](scenarios.md#a-table-of-layers-and-synthetic-gradients) lists the properties that a fit keeps and loses.
+Written by `python tests/benchmarks/synthetic_table.py > docs/synthetic-gradients.md`. [scenarios.md](scenarios.md#a-table-of-layers-and-synthetic-gradients) lists the properties that a fit keeps and loses.
 
-Each compressor runs on four sets of gradients of one model: recorded; recorded again with another seed (the difference due to chance); drawn from a fit of the first recording (`gcsim fit`); and drawn from the default fit without this model (by kind and size of its tensors, as for a table of an unknown model). NMSE is relative to the mean of the workers' gradients, averaged over the steps, starting from empty memory; methods without a scale of their own have the cosine similarity instead, marked c. Bytes are those that a worker hands to its collectives per step.
+Each compressor runs on four sets of gradients of one model: recorded; recorded again with another seed (the difference due to chance); drawn from a fit of the first recording (`gcsim fit`); and drawn from the default fit without this model (by kind and size of its tensors, as for a table of an unknown model). NMSE is relative to the mean of the workers' gradients, averaged over the steps, starting from empty memory; for scale-free methods it is replaced by the cosine similarity, marked c. Bytes are a worker's input to its collectives per step.
 """
 
 
 def subjects() -> list[Subject]:
-    """The methods, in order."""
+    """Return the methods, in order."""
     return [
         Subject(kind=kind, compressor=compressor_class(kind), parameters=check_parameters(kind, p))
         for _, kind, p in METHODS
@@ -68,7 +68,7 @@ def subjects() -> list[Subject]:
 
 
 def sources(model: str, folder: Path) -> dict[str, Gradients]:
-    """The gradients that are compared, by the heading of their column."""
+    """Return the gradients to compare, by column heading."""
     first = recorded(model, folder / model)
     again = recorded(model, folder / f"{model} again", seed=1)
     how = RECORDINGS[model]

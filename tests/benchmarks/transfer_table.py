@@ -1,10 +1,10 @@
-"""Is a metered and priced compressor as fast as a timed one? It writes docs/kernel-transfer.md.
+"""Priced times of metered compressors against direct timings: docs/kernel-transfer.md.
 
     python tests/benchmarks/transfer_table.py [--threads N] [--quick] > docs/kernel-transfer.md
 
 Calibrates this machine as `gcsim calibrate device` does, times every compressor of the registry
-directly at three sizes on other data, and prices what the meter counted. With one thread the clock
-is CPU time, which others on the machine do not disturb by taking turns.
+directly at three sizes on other data, and prices the meter's counts. With one thread the clock is
+CPU time, which excludes the turns of other processes.
 """
 
 import argparse
@@ -31,36 +31,36 @@ from tests.benchmarks.published_costs import published
 
 SIZES = (1_000_000, 10_000_000, 61_000_000)
 SEED = 77
-"""Of the data that are timed directly; those of the calibration have others."""
+"""Seed of the data for direct timings; the calibration uses other seeds."""
 CALIBRATION_SECONDS = 120.0
 
 HEAD = """# Does pricing transfer?
 
-What a compressor costs is metered (kernels and bytes, on any machine) and then priced for a device.
-This page checks it where both can be done: every compressor is timed directly on a CPU, and priced
-from what the meter counted. Three ways of pricing:
+gcsim meters a compressor (kernels and bytes, on any machine) and prices the counts for a device.
+This page checks the prices on a CPU, where every compressor can also be timed directly.
+Three ways of pricing:
 
-- **kernels**: as `gcsim calibrate device` leaves it on this machine, with a curve for each kernel
-  that was timed inside the shipped compressors, on other data and at other sizes
+- **kernels**: by `gcsim calibrate device` on this machine, with a curve for each kernel, timed
+  inside the shipped compressors on other data and at other sizes
   ({sizes} elements);
-- **others' kernels**: the same without what was timed inside the compressor in question: the
-  accuracy for a method that the calibration has not seen. What it shares with others has a curve,
-  its own loops are priced by class;
-- **classes**: rates of nine classes alone, from torch's own kernels: the accuracy of
+- **others' kernels**: the same without the timings from the priced compressor: the accuracy for a
+  method that the calibration has not seen. Kernels that it shares with others have a curve, its
+  own loops are priced by class;
+- **classes**: only the rates of nine classes, from torch's own kernels: the accuracy of
   estimates for hardware that was not measured, given correct rates.
 
-Measured {date} on {machine}, {threads}, PyTorch {torch}, {clock}; load of the machine {load} at
-the start and {load_after} at the end. Freed memory is kept in all of it. Data: N(0, 1) exp(.8 N(0,
-1)) 1e-3, one matrix, default parameters, the lowest of {rounds} rounds. What the meter leaves out
-by decision (checksums, checks of what arrives) is not in the times: {left_out:.0%} of the whole.
-The calibration took {calibration:.0f} s, all of it {total:.0f} s:
+Measured {date} on {machine}, {threads}, PyTorch {torch}, {clock}; machine load {load} at
+the start and {load_after} at the end. The allocator keeps freed memory. Data: N(0, 1) exp(.8 N(0,
+1)) 1e-3, one matrix, default parameters, minimum of {rounds} rounds. The times exclude what the
+meter leaves out by design (checksums, checks of received data): {left_out:.0%} of the whole.
+The calibration took {calibration:.0f} s, the whole page {total:.0f} s:
 
     {command}
 
 ## Summary
 
-Errors are |priced / measured - 1| over encoding and decoding of every kind of step of
-{compressors} compressors that takes {shortest:.0f} us or more; tau is Kendall's.
+Errors are |priced / measured - 1| of encode and decode in every kind of step of
+{compressors} compressors, if it takes {shortest:.0f} us or more; tau is Kendall's.
 
 """
 
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="1 M elements alone")
+    parser.add_argument("--quick", action="store_true", help="only 1 M elements")
     options = parser.parse_args()
     started, load = time.perf_counter(), os.getloadavg()[0]
     if options.threads:
@@ -117,8 +117,8 @@ def timed_directly(
     names: Sequence[str] = tuple(REGISTRY),
     seconds: float = math.inf,
 ) -> list[Direct]:
-    """Every kind of step of the named compressors, on matrices of `sizes` elements; no more than
-    `rounds` times, and no longer than `seconds` each."""
+    """Time every kind of step of the named compressors on matrices of `sizes` elements, each for at
+    most `rounds` rounds and `seconds` seconds."""
     rows: list[Direct] = []
     for elements in sizes:
         give_back_freed_memory()
@@ -132,7 +132,7 @@ def timed_directly(
 def page(
     calibration: Calibration, rows: Sequence[Direct], *, also: Iterable[str] = ()
 ) -> Iterator[str]:
-    """The tables, Markdown; `also` stands behind the summary."""
+    """Yield the tables as Markdown; `also` follows the summary."""
     full = PriceList(calibration.device)
     classes = PriceList(replace(calibration.device, primitives={}))
     without = {}
@@ -164,7 +164,7 @@ def page(
             "",
             f"## {elements / 1e6:g} million elements",
             "",
-            "Encode / decode in ms, then priced / measured of both for each way of pricing.",
+            "Encode / decode in ms, then priced / measured for both by each way of pricing.",
             "",
             "| method | step | measured | kernels | others' kernels | classes |",
             "|---|---|--:|--:|--:|--:|",
@@ -174,8 +174,8 @@ def page(
 
 
 def _largest_errors(rows: Sequence[Direct], prices: PriceList) -> Iterator[str]:
-    """Where pricing by kernels is off by more than half, or twice."""
-    yield "Priced by kernels and still off by a factor of 1.5 or more:"
+    """Yield the times for which pricing by kernels is off by a factor of 1.5 or more."""
+    yield "Off by a factor of 1.5 or more with pricing by kernels:"
     yield ""
     found = []
     for row in rows:

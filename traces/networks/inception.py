@@ -7,7 +7,7 @@ torchvision's order and names of parameters. Only training computes the inner cl
 The paper states no initial weights. They are those of the authors' code: normal, cut off at two
 standard deviations, with a deviation of 0.1 for convolutions, 0.01 for the inner classifier's last
 convolution and 0.001 for its output layer (as in torchvision); 0.01 for the main output layer, that
-code's default as recalled; likewise dropout of 0.2 in front of the output, and 0.4 for the weight
+code's default, unverified; likewise dropout of 0.2 in front of the output, and 0.4 for the weight
 of the inner classifier's loss.
 """
 

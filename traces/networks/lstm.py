@@ -13,8 +13,8 @@ has), which makes 10,400 or 24,000 parameters more than the equations.
 
 `lstm_wt2_650` is the kind of model that T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD",
 arXiv:1905.13727, train on WikiText-2: three layers of 650 units, the embedding's weight also the
-output's. Its 28,869 words were chosen for a recalled size of 28,949,319 parameters: neither figure
-was read in the paper.
+output's. Its 28,869 words were chosen for a size of 28,949,319 parameters: neither figure was
+checked in the paper.
 """
 
 from __future__ import annotations

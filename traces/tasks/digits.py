@@ -1,10 +1,10 @@
-"""Handwritten digits that a network can learn: 1,797 real images, from scikit-learn.
+"""Task of handwritten digits: 1,797 real images from scikit-learn.
 
 The test set of "Optical recognition of handwritten digits" (E. Alpaydin, C. Kaynak, UCI machine
-learning repository, 1998), 8 x 8 in 17 grey levels, which scikit-learn contains; shifted and scaled
-to mean 0 and variance 1 over the set, brought to the model's height and width by bilinear
-interpolation and repeated over its channels. For gradients every sample is drawn, with replacement,
-from all images; `split` holds a fifth of them out.
+learning repository, 1998), 8 x 8 in 17 grey levels, as in scikit-learn; normalised to mean 0
+and variance 1 over the set, resized bilinearly to the model's height and width, and repeated over
+its channels. For gradients, samples are drawn with replacement from all images; `split` holds out a
+fifth of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gcsim.traces.tasks.split import Split, TensorSamples
 CLASSES = 10
 _SIDE = 8
 _COUNT = 1797
-"""Images."""
+"""Number of images."""
 
 
 class Digits:
-    """The task for one image format: float32 samples of `[channels, height, width]`,
+    """Task for one image format: float32 samples of `[channels, height, width]`,
     `[height, width]` or unscaled `[64]`; labels below 10."""
 
     def __init__(self, shape: tuple[int, ...], seed: int) -> None:
@@ -54,7 +54,7 @@ class Digits:
         return self._sized(self._images[chosen]), self._labels[chosen]
 
     def split(self) -> Split:
-        """Split the images: a fifth, drawn by the seed, is held out."""
+        """Split the images: a random fifth, by the seed, is held out."""
         order = torch.from_numpy(stream(self._seed, 0, 0, "digits split").permutation(_COUNT))
         held, learned = order[: _COUNT // 5], order[_COUNT // 5 :]
         train, test = (
@@ -64,7 +64,7 @@ class Digits:
         return Split(train=train, test=test, source=self.source)
 
     def _sized(self, images: Tensor) -> Tensor:
-        """Bring `[n, 1, 8, 8]` to the model's shape."""
+        """Resize `[n, 1, 8, 8]` to the model's shape."""
         channels, height, width = self._format
         sized = torch.nn.functional.interpolate(
             images, size=(height, width), mode="bilinear", align_corners=False
@@ -73,8 +73,8 @@ class Digits:
 
 
 def digits(entry: ModelEntry, seed: int) -> Digits:
-    """The task for a model's input shape and classes. Raises `InputError`, for all that apply at
-    once: shapes that are no image, fewer than 10 classes, no scikit-learn."""
+    """Return the task for a model's input shape and classes. Raises `InputError` with all of these
+    faults: a shape that is not an image, fewer than 10 classes, no scikit-learn."""
     problems = []
     shape = entry.input_shape
     if not 1 <= len(shape) <= 3 or (len(shape) == 1 and math.prod(shape) != _SIDE**2):

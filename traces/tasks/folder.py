@@ -1,9 +1,9 @@
 """A folder of images: `train/` and `test/`, each with a folder of PNG or JPEG files per class.
 
-Pillow reads the images; they are brought to the model's height, width and channels (one: grey;
-three: RGB; bilinear) and shifted and scaled so that each channel of `train/` has mean 0 and
-variance 1. They lie in memory as bytes. Classes are numbered in the order of their names in
-`train/`.
+Pillow reads the images, which are resized bilinearly to the model's height and width, converted to
+its channels (one: grey; three: RGB), and normalised so that each channel of `train/` has mean 0
+and variance 1. They are kept in memory as bytes. Classes are numbered in the order of their names
+in `train/`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def listing(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def fault(folder: Path, entry: ModelEntry) -> tuple[str, str] | None:
-    """Return a folder's fault for a model, and its remedy; opens no image."""
+    """Return a folder's fault for a model, with a suggestion; opens no image."""
     shape = entry.input_shape
     if entry.input != "samples" or len(shape) != 3 or shape[0] not in (1, 3):
         hint = "a model with an input_shape of [3, height, width] or [1, height, width] fits"
@@ -77,7 +77,7 @@ def _fault_of_classes(
 
 @lru_cache(maxsize=8)
 def fingerprint(folder: Path) -> str:
-    """Return a hash of all images and their places."""
+    """Return a hash of all images and their paths."""
     digest = hashlib.sha256()
     for part, classes in listing(folder).items():
         for name, paths in classes.items():
@@ -124,11 +124,11 @@ class Images:
 
     @property
     def labels(self) -> Indices | None:
-        """Each image's class."""
+        """Class of each image."""
         return self._labels
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Samples at these indices (`Samples.taken`)."""
+        """Return the samples at these indices (`Samples.taken`)."""
         chosen = self._pixels[torch.from_numpy(indices)].float()
         return (chosen - self._mean) / self._deviation, torch.from_numpy(self._labels[indices])
 

@@ -1,22 +1,22 @@
-"""Images that a network can learn, made from a seed: no download, any size, channels and classes.
+"""Learnable images, generated from a seed: no download, any size, channels and classes.
 
-A class is a tint and a pair of oriented gratings, each with a direction, a wavelength and a colour
-of its own. A sample shows the first grating over the whole image and the second one through a
-Gaussian window, with random phases, contrast, position and scale, beside a distracting patch
+A class is a tint and a pair of oriented gratings, each with its own direction, wavelength and
+colour. A sample shows the first grating over the whole image and the second one through a
+Gaussian window, with random phases, contrast, position and scale, next to a distracting patch
 unrelated to the class, under the class's tint with a random shift, and in white noise. The tint is
 learned first, as average colours are in photographs; phases are random, so the rest takes
-direction, frequency and colour of edges, as the first layers of a convolutional network find.
+direction, frequency and colour of edges, as in the first layers of a convolutional network.
 
-Gradients of random labels, or of pure noise, have another spectrum and other large elements than
-those of a network that learns. It is not ImageNet either: a trace of one's own data replays with
+Gradients of random labels or pure noise differ in spectrum and large elements from those of a
+network that learns. The images are not ImageNet either: a trace of your own data replays with
 `gradients: {source: recorded}`. Labels are uniform over the first `CLASSES` outputs at most: a
-network with a thousand outputs keeps them all (softmax pushes the others down), but sees few enough
-classes to show within some twenty steps of 32 images that it learns.
+network with a thousand outputs keeps them all (softmax suppresses the others), but sees few enough
+classes to show progress within about twenty steps of 32 images.
 
-A sample is a function of (seed, worker, step, position in the batch) alone; batches of another size
-begin with the same samples. A grating under a Gaussian window is the difference of two products of
+A sample depends only on (seed, worker, step, position in the batch); batches of another size begin
+with the same samples. A grating under a Gaussian window is the difference of two products of
 a function of the row and one of the column (cosine of a sum), so a sample is one small matrix
-product: a batch of 32 x 3 x 224 x 224 takes some 20 ms on two cores.
+product: a batch of 32 x 3 x 224 x 224 takes about 20 ms on two cores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks.split import Split, TensorSamples
 
 CLASSES = 10
-"""Maximum number of outputs that are used as labels."""
+"""Maximum number of outputs used as labels."""
 _SHORTEST, _LONGEST = 4.0, 24.0
 """Wavelengths in pixels that convolutions of 3 to 11 pixels can distinguish."""
 _SCALE = 0.75
@@ -44,13 +44,13 @@ _TAU = 2 * math.pi
 _LEARNED, _HELD_OUT = 8192, 2048
 """Number of images of a split, fewer if they would take more than `_ROOM`."""
 _SPLIT = 1 << 40
-"""Step number of a split's images: no training reaches it."""
+"""Step number of a split's images, which no training reaches."""
 _ROOM = 1 << 29
 """Maximum bytes of a split."""
 
 
 class Textures:
-    """The task for one image format: float32 samples of `shape`, `[channels, height, width]`,
+    """Task for one image format: float32 samples of `shape`, `[channels, height, width]`,
     `[height, width]` or `[length]` (`InputError` for others), labels below `classes`."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, seed: int) -> None:
@@ -95,7 +95,7 @@ class Textures:
         return images.view(size, *self.shape), torch.from_numpy(labels)
 
     def split(self) -> Split:
-        """Make all images once; four fifths are for training."""
+        """Generate all images once; four fifths are for training."""
         fitting = _ROOM / (4 * math.prod(self.shape) * (_LEARNED + _HELD_OUT))
         sizes = [int(count * min(1.0, fitting)) for count in (_LEARNED, _HELD_OUT)]
         train, test = (
@@ -107,8 +107,8 @@ class Textures:
     def _factors(
         self, labels: NDArray[np.int64], uniform: NDArray[np.float64], normal: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Row factors `[size, channels*height, 7]` and column factors `[size, 7, width]`: two for
-        each of the three gratings (background, patch, distractor), one for the tint."""
+        """Return row factors `[size, channels*height, 7]` and column factors `[size, 7, width]`:
+        two for each of the three gratings (background, patch, distractor), one for the tint."""
         channels, height, width = self._size
         size = len(labels)
         turn, wave = uniform[:, 0:1], uniform[:, 1:2]  # the distractor's
@@ -141,7 +141,7 @@ class Textures:
 def _window(
     length: int, place: NDArray[np.float64], extent: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """1 for the background, Gaussians for the two patches: `[size, 3, length]`."""
+    """Return 1 for the background and Gaussians for the two patches, `[size, 3, length]`."""
     centre = length * (0.2 + 0.6 * place)
     distance = (np.arange(length) - centre[:, :, None]) / extent[:, :, None]
     patches = np.exp(-0.5 * distance**2)
@@ -156,5 +156,5 @@ def _unit(colour: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def textures(entry: ModelEntry, seed: int) -> Textures:
-    """The task for a model's input shape and classes; see `Textures`."""
+    """Return the task for a model's input shape and classes; see `Textures`."""
     return Textures(entry.input_shape, entry.classes, seed)

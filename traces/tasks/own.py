@@ -3,8 +3,8 @@
     def splits():
         return train, test          # map-style torch datasets of pairs (input, label)
 
-A label is a whole number below the model's classes; of tokens, one for each; anything for a user's
-own loss. `folder:PATH` is a folder of images (`folder.py`).
+A label is a whole number below the model's classes, one per token for text; a user's own loss may
+have any labels. `folder:PATH` is a folder of images (`folder.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gcsim.traces.tasks.split import DatasetSamples, Samples, Split
 
 
 def own_split(entry: ModelEntry) -> Split:
-    """The two parts that the function named by `entry.task` returns. Raises `InputError` with its
-    line when it cannot be imported or called, returns something else, or samples do not fit the
+    """Return the two parts from the function named by `entry.task`. Raises `InputError` with its
+    line if it cannot be imported or called, returns anything else, or samples do not fit the
     model."""
     if entry.task.startswith(folder.PREFIX):
         return folder.images(Path(entry.task.removeprefix(folder.PREFIX)), entry)

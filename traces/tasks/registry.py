@@ -14,27 +14,27 @@ from gcsim.traces.tasks.split import Split
 
 
 class Task(Protocol):
-    """Learnable data, a pure function of (seed, worker, step, position in the batch). An attribute
-    `source` may describe the data beyond the title; see `described`."""
+    """Learnable data, a pure function of (seed, worker, step, position in the batch). An optional
+    attribute `source` describes the data in more detail; see `described`."""
 
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs `[size, *input_shape]` as the model's entry says, and int64 labels, on the CPU: of
-        samples `[size]`, of tokens `[size, length]`, the token behind each."""
+        """Return inputs `[size, *input_shape]` as in the model's entry, and int64 labels, on the
+        CPU: `[size]` for samples, `[size, length]` for tokens (the next token of each)."""
 
     def split(self) -> Split:
-        """The data in two parts, for training to an end: a function of the seed."""
+        """Return the data in two parts, for a whole training: a function of the seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEntry:
-    """A task that a scenario can name."""
+    """Task that a scenario can name."""
 
     name: str
     title: str
     input: InputKind
     make: str
-    """`package.module:callable`; called with (entry, seed), it returns a `Task`. Raises
-    `InputError` where the model does not fit the data, or the data are missing."""
+    """`package.module:callable`; called with (entry, seed), it returns a `Task`, or raises
+    `InputError` if the model does not fit the data, or data are missing."""
 
 
 _SHIPPED = (
@@ -64,13 +64,13 @@ _SHIPPED = (
     ),
 )
 _OWN = "gcsim.traces.tasks.own:own_split"
-"""Function of users' own tasks, named as tasks are, which do not depend on others' code."""
+"""Function for users' own tasks, under a task name; no dependency on other code."""
 TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _SHIPPED}
 
 
 def make_task(entry: ModelEntry, seed: int) -> Task:
-    """The data of the task that `entry` names. Raises `InputError` when there is no such task, or
-    it does not fit the model."""
+    """Return the data of the task named by `entry`. Raises `InputError` if the task does not exist
+    or does not fit the model."""
     chosen = TASKS.get(entry.task)
     if chosen is None:
         message = f"unknown task {entry.task!r}"
@@ -89,8 +89,8 @@ def _named(name: str) -> Any:
 
 
 def make_split(entry: ModelEntry, seed: int) -> Split:
-    """The data of the task that `entry` names, or of a user's function, in two parts. Raises as
-    `make_task` and `own.own_split` do."""
+    """Return the data of the task named by `entry`, or of a user's function, in two parts. Raises
+    like `make_task` and `own.own_split`."""
     if ":" not in entry.task:
         return make_task(entry, seed).split()
     own: Callable[[ModelEntry], Split] = _named(_OWN)
@@ -98,6 +98,6 @@ def make_split(entry: ModelEntry, seed: int) -> Split:
 
 
 def described(entry: ModelEntry, task: Task) -> str:
-    """Description of the data, with the version of their source, for people."""
+    """Return a description of the data, with the version of their source."""
     source = getattr(task, "source", None)
     return source if isinstance(source, str) else TASKS[entry.task].title

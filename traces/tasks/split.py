@@ -1,4 +1,4 @@
-"""Split of samples into those for training and those held out for evaluation."""
+"""Split of samples into training and held-out samples."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Indices = NDArray[np.int64]
 
 
 class Samples(Protocol):
-    """A finite number of samples, read many at a time."""
+    """Finite set of samples, read in batches."""
 
     def __len__(self) -> int: ...
 
     @property
     def labels(self) -> Indices | None:
-        """Each sample's class, `[n]`; None if samples have several labels, or none are known."""
+        """Class of each sample, `[n]`; None if samples have several labels, or unknown ones."""
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return inputs and labels of some samples, in that order, as `Task.batch` does."""
@@ -48,7 +48,7 @@ class TensorSamples:
 
     @property
     def labels(self) -> Indices | None:
-        """Each sample's class."""
+        """Class of each sample."""
         found: Indices = self._labels.numpy()
         return found
 

@@ -1,23 +1,23 @@
-"""Text that language models learn here, by characters and by words: gcsim's own old sources.
+"""Text for language models, by characters and by words: older sources of gcsim.
 
-The Python files of the rooms, sorted by path and concatenated, 3,274,339 characters, were frozen
-(`tests/benchmarks/frozen_text.py d17d639`) and are shipped as data: the same with every Python,
-whatever becomes of gcsim. The text is written, not drawn, and repeats itself at every range, as
-natural text does: keywords, indentation, names used again. It is no benchmark corpus: a perplexity
-on it compares with nothing published.
+The Python files of the top-level folders, sorted by path and concatenated, 3,274,339 characters,
+were frozen (`tests/benchmarks/frozen_text.py d17d639`) and are shipped as data: the same for every
+Python and every version of gcsim. Like natural text, it is written, not drawn, and repeats itself
+at every range: keywords, indentation, names. It is not a benchmark corpus, so perplexities on it
+cannot be compared with published ones.
 
 **characters**: predict the next of 97 characters. The newline is 0, printable ASCII (codes 32 to
 126) is 1 to 95, anything else 96. A model with more classes uses the first 97; its other outputs
 learn that they never occur. Two bounds (`tests/traces/tasks/test_registry.py`): the text's unigram
-entropy (3.32 nats) is the least loss of a model that does not look at its input, and the bigram one
-(2.60) that of a model that looks at the last character alone.
+entropy (3.32 nats) is the least loss of a model that ignores its input, and the bigram entropy
+(2.60) that of a model that uses only the last character.
 
 **words**: for models with a vocabulary of thousands. A word is a name or a number, one punctuation
-mark, or the end of a line; other white space is left out. Its token is a hash of it, so any number
-of classes fits without a table; rare words may share a token, and ids mean nothing beyond being
-equal. Of 900,000 words 12,400 are different; the commonest, the end of a line, occurs 79,000 times,
-half of them three times or less: an embedding's gradient is as sparse and uneven as with other text
-(Zipf's law).
+mark, or the end of a line; other white space is left out. Its token is its hash, so any number of
+classes works without a table; rare words may share a token, and ids have no other meaning. Of
+900,000 words 12,400 are different; the commonest, the end of a line, occurs 79,000 times, half of
+them three times or less: an embedding's gradient is as sparse and uneven as with other text (Zipf's
+law).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SOURCE = f"gcsim's own sources, frozen (text.xz, SHA-256 {_SHA256[:8]})"
 
 @lru_cache(maxsize=1)
 def frozen_text() -> str:
-    """The text. Raises `InputError` where the file is not as shipped, or this Python cannot unpack
-    it."""
+    """Return the text. Raises `InputError` if the file is not as shipped, or this Python cannot
+    unpack it."""
     try:
         import lzma
 
@@ -68,10 +68,10 @@ _JUDGED = 512
 
 
 class TokenSequences:
-    """Stretches of a text as tokens, and the next token for each."""
+    """Sections of a text as tokens, and the next token for each."""
 
     def __init__(self, tokens: NDArray[np.int32], *, length: int, seed: int, source: str) -> None:
-        """`tokens` is the whole text. Raises `InputError` when a sample would not fit into it."""
+        """`tokens` is the whole text. Raises `InputError` if a sample does not fit into it."""
         if length >= len(tokens):
             raise InputError(
                 f"the text has {len(tokens):,} tokens, fewer than a sample of "
@@ -85,8 +85,8 @@ class TokenSequences:
         self._seed = seed
 
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and the tokens that follow them, int64 `[size, length]` each, from uniform places
-        of the text by (seed, worker, step, position in the batch)."""
+        """Return tokens and their next tokens, int64 `[size, length]` each, from uniform positions
+        in the text by (seed, worker, step, position in the batch)."""
         places = len(self._tokens) - self._length
         starts = [
             stream(self._seed, step, position, "text samples", worker).integers(places)
@@ -95,8 +95,8 @@ class TokenSequences:
         return _sequences(self._tokens, np.array(starts), self._length)
 
     def split(self) -> Split:
-        """The last tenth of the text is held out: `_JUDGED` evenly spaced places. Samples to learn
-        begin at every place of the rest."""
+        """Hold out the last tenth of the text, at `_JUDGED` evenly spaced positions. Training
+        samples begin at every position of the rest."""
         border = len(self._tokens) * 9 // 10
         learned = len(self._tokens[:border]) - self._length
         held_out = len(self._tokens) - border - self._length
@@ -116,7 +116,7 @@ class TokenSequences:
 
 
 class _Places:
-    """Samples that begin at given places of a text."""
+    """Samples that begin at given positions of a text."""
 
     labels = None
     """Return None: a sample has a label for each token."""
@@ -133,7 +133,7 @@ class _Places:
 
 
 def _sequences(tokens: NDArray[np.int32], starts: Indices, length: int) -> tuple[Tensor, Tensor]:
-    """From some places on: tokens and those that follow them, int64 `[n, length]` each."""
+    """Return the tokens from some positions on, and their next tokens, int64 `[n, length]` each."""
     rows = np.stack([tokens[start : start + length + 1] for start in starts])
     taken = torch.from_numpy(rows.astype(np.int64))  # [n, length + 1]
     return taken[:, :-1].contiguous(), taken[:, 1:].contiguous()
@@ -143,8 +143,8 @@ CHARACTERS = 97
 
 
 def characters(entry: ModelEntry, seed: int) -> TokenSequences:
-    """The task for a model's length and classes. Raises `InputError` for fewer than 97 classes, and
-    where the text cannot be read."""
+    """Return the task for a model's length and classes. Raises `InputError` for fewer than 97
+    classes, or if the text cannot be read."""
     if entry.classes < CHARACTERS:
         raise InputError(
             f"the task 'characters' needs {CHARACTERS} classes, {entry.name} has {entry.classes}",
@@ -163,8 +163,8 @@ _WORD = re.compile(r"\w+|\n|[^\w\s]")
 
 
 def words(entry: ModelEntry, seed: int) -> TokenSequences:
-    """The task for a model's length and classes. Raises `InputError` where the text cannot be read,
-    or is shorter than a sample."""
+    """Return the task for a model's length and classes. Raises `InputError` if the text cannot be
+    read, or is shorter than a sample."""
     text = _WORD.findall(frozen_text())
     token = {word: _hashed(word, entry.classes) for word in set(text)}
     tokens = np.fromiter((token[word] for word in text), dtype=np.int32, count=len(text))

@@ -47,7 +47,7 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
         raise InputError(
             "measures round trips, not the bandwidth",
             place=files,
-            hint="add what iperf3 printed, or --line-rate RATE",
+            hint="add the output of iperf3, or --line-rate RATE",
         )
     if goodput and not _SLOWEST <= goodput.low <= goodput.high <= FASTEST:
         ends = f"{rate(goodput.low)} to {rate(goodput.high)}"
@@ -64,8 +64,8 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
     )
     catalogue = f"not measured: as {like.name} of the catalogue, with its range"
     how = {
-        "goodput": f"{catalogue}; add what iperf3 -c HOST printed",
-        "latency": f"{catalogue}; add what ping -c 100 HOST printed",
+        "goodput": f"{catalogue}; add the output of iperf3 -c HOST",
+        "latency": f"{catalogue}; add the output of ping -c 100 HOST",
     }
     if goodput is not None:
         share = [rounded_number(each / line, _DIGITS) for each in _values(goodput)]

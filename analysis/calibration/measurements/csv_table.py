@@ -82,7 +82,7 @@ def _point(
     seconds = collectives.number(row["seconds"])
     if row["dtype"] not in ELEMENTS:
         hint = did_you_mean(row["dtype"], ELEMENTS)
-        mistakes.add(line, f"dtype: {row['dtype']!r:.30} is not a type that is reduced", hint)
+        mistakes.add(line, f"dtype: {row['dtype']!r:.30} is not a type of all-reduces", hint)
         return None
     if ranks is None:
         mistakes.add(line, f"ranks: {row['ranks']!r:.30} is not a number of ranks (2 or more)")

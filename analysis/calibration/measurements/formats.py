@@ -21,16 +21,16 @@ class Format(NamedTuple):
 
 
 _FORMATS: tuple[tuple[str, str, tuple[Kind, ...], str], ...] = (
-    ("nccl-tests-json", "nccl_tests_json", ("JSON object",), "what nccl-tests writes with -J FILE"),
+    ("nccl-tests-json", "nccl_tests_json", ("JSON object",), "JSON of nccl-tests (-J FILE)"),
     ("horovod", "horovod", ("JSON list",), "a timeline of Horovod (HOROVOD_TIMELINE)"),
     ("flight-recorder", "flight_recorder", ("JSON object",), "PyTorch's flight recorder, as JSON"),
     ("torch-profile", "torch_profile", ("JSON object",),
      "PyTorch's profile (Kineto) with NCCL's kernels"),
     ("nccl-tests", "nccl_tests", ("text",),
-     "what nccl-tests prints, from its '# nThread ...' line on"),
-    ("gloo", "gloo_log", ("text",), "what Gloo's benchmark prints"),
-    ("iperf3", "iperf3", ("text", "JSON object"), "what iperf3 -c prints, or its JSON (-J)"),
-    ("ping", "ping", ("text",), "what ping prints"),
+     "output of nccl-tests, from its '# nThread ...' line on"),
+    ("gloo", "gloo_log", ("text",), "output of Gloo's benchmark"),
+    ("iperf3", "iperf3", ("text", "JSON object"), "output of iperf3 -c, or its JSON (-J)"),
+    ("ping", "ping", ("text",), "output of ping"),
     ("deepspeed", "deepspeed", ("text",),
      "DeepSpeed's communication log: log_summary() or verbose lines"),
     ("csv", "csv_table", ("text",), "CSV with the header collective,ranks,bytes,seconds"),

@@ -75,7 +75,7 @@ def parse(name: str, content: Any, stated: collectives.Stated) -> collectives.Re
     for test in tests:
         if test.udp:
             raise InputError(
-                "was measured over UDP, which sends at the rate of -b whatever the network carries",
+                "was measured over UDP, which sends at the rate of -b at any goodput",
                 place=f"{name}:{test.line}",
                 hint="measure over TCP, without -u",
             )
@@ -239,7 +239,7 @@ def _from_json(name: str, body: Any) -> _Test:
         raise InputError(
             f"has no {wanted}; found: {_keys(at(body, 'end') or body)}",
             place=name,
-            hint="name what iperf3 -J wrote, after the test has ended (--json-stream is not read)",
+            hint="name the output of iperf3 -J after the test ends (--json-stream is not read)",
         )
     return test
 

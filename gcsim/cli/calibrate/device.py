@@ -21,7 +21,7 @@ _BATCH = 32
 
 
 class Target(StrEnum):
-    """Target that is measured."""
+    """Device to measure."""
 
     auto = "auto"
     cpu = "cpu"
@@ -35,13 +35,13 @@ def calibrate_device_command(
     device: Annotated[Target, option("--device", "auto: a GPU if there is one.")] = (Target.auto),
     name: Annotated[str | None, option("--name NAME", "Default: the file's name.")] = None,
     threads: Annotated[
-        int | None, option("--threads", "Threads on a CPU. Default: torch's number.", min=1)
+        int | None, option("--threads", "CPU threads. Default: torch's.", min=1)
     ] = None,
     model: Annotated[
-        list[str] | None, option("--model NAME", "Also time training steps of it. Repeatable.")
+        list[str] | None, option("--model NAME", "Also time its training steps. Repeatable.")
     ] = None,
     batch: Annotated[
-        int, option("--batch", "Samples per step; a quarter is timed too.", min=2)
+        int, option("--batch", "Samples per step; a quarter is also timed.", min=2)
     ] = _BATCH,
     quick: Annotated[
         bool, option("--quick", "Short tensors and few repeats, for a first look.")
@@ -114,11 +114,11 @@ _OTHERS = {
     "bus": "copies",
     "device sums": "summation on the device",
 }
-"""Measurements that do not belong to the device but elsewhere in a scenario."""
-_HEAD = """A device, measured. cluster.device of a scenario takes this file's path.
-kernels     by class: what is metered without a measurement of its own
-primitives  by kernel: bytes of one launch and its time; lines between the points
-stages      by method on a GPU: factors on the times of its host and of its kernels
+"""Measurements for other sections of a scenario."""
+_HEAD = """A measured device. Set cluster.device of a scenario to this file's path.
+kernels     by class: rates for kernels without their own measurement
+primitives  by kernel: bytes and time of one launch, interpolated linearly
+stages      by method on a GPU: factors on its host time and its kernels' time
 """
 
 

@@ -54,13 +54,13 @@ def calibrate_link_command(
     intra_node: Annotated[
         str | None,
         option(
-            "--intra-node LINK", "Link in a machine. Default: from the GPU's name, else pcie3_x16."
+            "--intra-node LINK", "Inside a machine. Default: from the GPU's name, else pcie3_x16."
         ),
     ] = None,
     collective: Annotated[
         str | None, option("--collective", "The measured collective, if a log does not name it.")
     ] = None,
-    line_rate: Annotated[str | None, option("--line-rate RATE", 'e.g. "10 Gbit/s"')] = None,
+    line_rate: Annotated[str | None, option("--line-rate RATE", 'e.g. "10 Gbit/s".')] = None,
 ) -> None:
     """Fit a link to measured collectives.
 

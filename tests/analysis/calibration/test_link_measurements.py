@@ -242,7 +242,7 @@ def test_a_csv_may_say_the_type_of_the_elements(tmp_path: Path) -> None:
         tmp_path, text.replace("float64,all_reduce,2,1000", "float,all_reduce,2,1000")
     )
     assert wrong.startswith(
-        "a.txt:5: error: dtype: 'float' is not a type that is reduced; did you mean"
+        "a.txt:5: error: dtype: 'float' is not a type of all-reduces; did you mean"
     )
 
 
@@ -277,7 +277,7 @@ def test_two_sizes_are_too_few(tmp_path: Path) -> None:
 def test_an_unknown_format_names_those_that_are_known(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, "PK\x03\x04")
     assert found.startswith("a.txt: error: has an unknown format")
-    assert "what nccl-tests prints, from its '# nThread ...' line on (nccl-tests)" in found
+    assert "output of nccl-tests, from its '# nThread ...' line on (nccl-tests)" in found
 
 
 def test_a_pickle_is_no_text(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Is what a paper printed shown beside what came out, within 80 cells, and drawn?"""
+"""Published and reproduced numbers are shown side by side, within 80 cells, and drawn."""
 
 import csv
 from pathlib import Path

@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python -m tests.benchmarks.gpu [correct|hook|deployed|stages|calibrate|main ...]
 
-Each part writes a file of its own (build/gpu/PART.csv or .txt) line by line, within its share of
-the time; what is cut off keeps its lines. After each, docs/gpu-measured.md and the files of
-`shipped.py` are written of all files that are there; the part `page` does that alone. Exit code 2
-without a GPU; `--device cpu --only fp16 --tiny` runs the same code here.
+Each part writes its own file (build/gpu/PART.csv or .txt) line by line, within its share of the
+time; a part that runs out of time keeps its lines. After each part, docs/gpu-measured.md and the
+files of `shipped.py` are written from all existing files; the part `page` does only that. Exit code
+2 without a GPU; `--device cpu --only fp16 --tiny` runs the same code on a CPU.
 """
 
 import argparse
@@ -32,7 +32,7 @@ FIRST = (
     "gradient_sampling_bayes", "signsgd", "terngrad", "natural", "fp8", "threshold", "sidco",
     "randomk", "scaled_sign", "bingrad_b", "orq", "variance", "strom",
 )  # fmt: skip
-"""Methods that come before all others, in case time runs out."""
+"""Methods that run first, in case time runs out."""
 DATA: tuple[stages.Data, ...] = (
     ("1000000", None), ("7000000", None), ("25000000", None), ("61000000", None),
     ("bert_base", 5), ("resnet50", 3),
@@ -46,11 +46,11 @@ SECONDS = {
     "correct": 110, "hook": 35, "deployed": 105, "stages": 90, "calibrate": 70, "main": 50,
     "page": 5,
 }  # fmt: skip
-"""Most seconds of each part; with the start of the command eight minutes."""
+"""Time limit of each part in seconds; eight minutes with the start of the command."""
 
 
 class Plan(NamedTuple):
-    """What is measured, and where."""
+    """Methods and device to measure, and the output folder."""
 
     folder: Path
     device: str
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
 
     @property
     def cores(self) -> int:
-        """Processes that work at once."""
+        """Number of concurrent processes."""
         return 2 if self.tiny else os.cpu_count() or 1
 
 
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: {', '.join(PARTS)}")
-    parser.add_argument("--only", metavar="NAME,NAME", help="these methods alone")
-    parser.add_argument("--device", default="cuda", help="cpu: try the code, without a GPU")
+    parser.add_argument("--only", metavar="NAME,NAME", help="only these methods")
+    parser.add_argument("--device", default="cuda", help="cpu: try the code without a GPU")
     parser.add_argument("--tiny", action="store_true", help="short tensors and a small network")
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), metavar="FOLDER")
     parser.add_argument("--page", type=Path, default=Path("docs/gpu-measured.md"), metavar="FILE")
@@ -126,7 +126,7 @@ def _table(
     limit: float,
     one: bool = False,
 ) -> None:
-    """Write PART.csv; `one`: one process, so that nobody disturbs what is timed."""
+    """Write PART.csv; `one`: in one process, so that nothing disturbs the timing."""
     conditions = f"{machine.conditions(plan.device)} {datetime.now(UTC).date().isoformat()}"
     processes = 1 if one else plan.cores
     with Table(plan.folder / f"{part}.csv", conditions, columns) as table:
@@ -154,7 +154,7 @@ def _main(plan: Plan) -> None:
 
 
 def _command(plan: Plan, part: str, arguments: Sequence[str]) -> None:
-    """Write what a command of gcsim says to PART.txt, and how long it took."""
+    """Write the output of a gcsim command and its time to PART.txt."""
     begun = time.monotonic()
     with (plan.folder / f"{part}.txt").open("w", encoding="utf-8") as file:
         file.write(f"$ gcsim {' '.join(arguments)}\n")

@@ -1,4 +1,4 @@
-"""Whether a method makes on a GPU what it makes on a CPU: alone, and as DDP's hook over NCCL."""
+"""Whether a method's results on a GPU equal the CPU's: alone, and as DDP's hook over NCCL."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ HOOK_COLUMNS = ("method", "updates", "seconds")
 
 
 def correct(name: str, device: str) -> Iterator[Row]:
-    """Payloads and updates beside the CPU's, then the conformance suite with gradients there."""
+    """Compare payloads and updates with the CPU's, then run the conformance suite on the GPU."""
     begun = time.perf_counter()
     ours, visited = _exchanged(name, device)
     pairs = zip(ours, _exchanged(name, "cpu")[0], strict=True)
@@ -44,7 +44,7 @@ def correct(name: str, device: str) -> Iterator[Row]:
 
 
 def _exchanged(name: str, device: str) -> tuple[tuple[list[Tensor], list[Tensor]], bool]:
-    """((payloads, updates) of two workers on the host, whether a loop worked in host memory)."""
+    """Return (payloads, updates) of two workers on the host, and whether loops used host memory."""
     subject = replace(subject_of(name, {}), device=device)
     crew = subject.crew(SHAPES)
     n = crew.layout.numel
@@ -77,8 +77,8 @@ def _compared(ours: Sequence[Tensor], of_the_cpu: Sequence[Tensor]) -> str:
 
 
 def hook(name: str, device: str) -> Iterator[Row]:
-    """Updates of `gcsim.ddp_hook` beside those of lockstep on the CPU; none where DDP cannot carry
-    the method."""
+    """Compare updates of `gcsim.ddp_hook` with those of lockstep on the CPU; nothing if DDP cannot
+    run the method."""
     begun = time.perf_counter()
     one_rank(device)
     given = PHASES.get(name, {})
@@ -100,7 +100,7 @@ def hook(name: str, device: str) -> Iterator[Row]:
 
 
 def one_rank(device: str) -> None:
-    """Make this process the only rank of a group, once; it ends with the process."""
+    """Make this process the only rank of a group, once, until the process ends."""
     if not dist.is_initialized():
         backend = "nccl" if device == "cuda" else "gloo"
         store = dist.HashStore()  # type: ignore[attr-defined]  # not in its list

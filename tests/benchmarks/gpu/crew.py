@@ -1,9 +1,8 @@
-"""Processes that work through a list of items, and tables that survive being cut off.
+"""Processes that work through a list of items, and tables that survive an interruption.
 
-A worker process is forked from a server that has imported everything and never touched the GPU,
-and keeps its CUDA context from item to item. An item that outlasts its limit, fails or takes its
-process down costs that process alone: rows that it has made are kept, and the next item gets a new
-one.
+A worker process is forked from a server that has imported everything but never used the GPU, and
+keeps its CUDA context from item to item. If an item exceeds its limit, fails or crashes its
+process, only that process is lost: its rows are kept, and the next item gets a new process.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ Row = dict[str, Any]
 Task = Callable[..., Iterator[Row]]
 _SPAWN = multiprocessing.get_context("forkserver")
 _START = 60.0
-"""Seconds in which a process must start."""
+"""Time limit for the start of a process, in seconds."""
 _SHORTEST = 5.0
-"""Seconds that must be left for another item to begin."""
+"""Remaining seconds required to begin another item."""
 
 
 class Table:
-    """A CSV whose rows are on disk as soon as they are made; above its head, the conditions."""
+    """CSV that writes each row to disk at once; the conditions precede its header."""
 
     def __init__(self, path: Path, conditions: str, columns: Sequence[str]) -> None:
         self._file = path.open("w", newline="", encoding="utf-8")
@@ -51,7 +50,7 @@ class Table:
 
 
 def read(path: Path) -> tuple[str, list[dict[str, str]]]:
-    """(conditions, rows) of a `Table`."""
+    """Return (conditions, rows) of a `Table`."""
     with path.open(newline="", encoding="utf-8") as lines:
         conditions = next(lines)[2:].rstrip("\n")
         return conditions, list(csv.DictReader(lines))
@@ -60,9 +59,9 @@ def read(path: Path) -> tuple[str, list[dict[str, str]]]:
 def work(
     task: Task, items: Sequence[tuple[Any, ...]], *, processes: int, limit: float, seconds: float
 ) -> Iterator[tuple[tuple[Any, ...], Row]]:
-    """The rows of `task(*item)` for each item; `limit` seconds an item, `seconds` for all.
+    """Yield the rows of `task(*item)` for each item; `limit` seconds per item, `seconds` for all.
 
-    An item that fails has a last row with `error` alone; so has each that found no time.
+    The last row of an item that fails, or that gets no time, has only `error`.
     """
     _SPAWN.set_forkserver_preload([task.__module__, __name__])
     end = time.monotonic() + seconds
@@ -97,7 +96,7 @@ def work(
 
 
 class _Worker:
-    """A process, and the pipe to it."""
+    """Process with a pipe to it."""
 
     def __init__(self, task: Task, start: float) -> None:
         self._pipe, theirs = _SPAWN.Pipe()
@@ -108,7 +107,7 @@ class _Worker:
         self.ended = False
 
     def rows(self, item: tuple[Any, ...], limit: float) -> Iterator[Row]:
-        """What the task makes of the item, within `limit` seconds."""
+        """Yield the task's rows for the item, within `limit` seconds."""
         end = time.monotonic() + limit
         self._pipe.send(item)
         while self._pipe.poll(max(0.0, end - time.monotonic())):

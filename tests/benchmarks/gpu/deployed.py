@@ -1,9 +1,9 @@
 """Training steps of whole networks under DDP, dense and with compression hooks, on one rank.
 
-One rank sends nothing: what a step takes longer than DDP's own is what the hook costs the device
-and the host. Steps of forward, loss, backward and SGD with momentum, TF32 products; the median and
-the lowest of the gaps between events at their starts. `warm_up_s` are the first steps, in which
-kernels are compiled.
+A single rank sends nothing, so a step's excess over plain DDP is the hook's cost on device and
+host. Steps have forward, loss, backward and SGD with momentum, with TF32 products; times are the
+median and minimum of the gaps between events at their starts. `warm_up_s` is the time of the first
+steps, in which kernels are compiled.
 """
 
 import copy
@@ -50,13 +50,13 @@ HOOKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gradient_sampling_bayes", {}),
     ("dgc", {}),
 )
-"""Methods, or PyTorch's own hooks."""
+"""Methods and PyTorch's own hooks, with parameters."""
 
 
 def deployed(
     model: str, batch: int, kind: str, given: dict[str, Any], device: str
 ) -> Iterator[Row]:
-    """One row of one model under one hook."""
+    """Yield the row of a model under a hook."""
     torch.backends.cuda.matmul.allow_tf32 = True
     one_rank(device)
     entry = shipped_model(model)
@@ -92,7 +92,7 @@ def _built(model: str, device: str) -> nn.Module:
 
 
 def _registered(network: DistributedDataParallel, kind: str, given: dict[str, Any]) -> Any:
-    """gcsim's hook; None for others."""
+    """Return gcsim's hook; None for others."""
     if kind == "torch fp16_compress_hook":
         network.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif kind == "torch powerSGD_hook":
@@ -116,7 +116,7 @@ def _step(entry: ModelEntry, network: nn.Module, batch: int, device: torch.devic
 
 
 def _since(before: Any, after: Any) -> Row:
-    """Means of the steps between two calls of `measured`."""
+    """Return means over the steps between two calls of `measured`."""
     steps = after.steps - before.steps
 
     def mean(now: float, then: float) -> float:

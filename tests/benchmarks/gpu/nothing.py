@@ -1,4 +1,4 @@
-"""A Triton kernel that does next to nothing: for the price of a launch."""
+"""A Triton kernel that does almost nothing, to time a launch."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 
 def launch(values: torch.Tensor, arguments: int) -> None:
-    """Queue it with 4 or 12 arguments."""
+    """Queue the kernel with 4 or 12 arguments."""
     programs = _few if arguments == 4 else _many
     others: list[Any] = [values, values, 1] if arguments == 4 else [values] * 6 + [1] * 5
     programs[(1,)](values, *others, enable_fp_fusion=False)

@@ -1,4 +1,4 @@
-"""docs/gpu-measured.md, from the files that `make gpu` has left."""
+"""Write docs/gpu-measured.md from the files of `make gpu`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,10 +10,10 @@ Rows = list[dict[str, str]]
 
 
 def page(folder: Path) -> Iterator[str]:
-    """The page, Markdown; a part without a file is left out."""
+    """Yield the page as Markdown, without parts that have no file."""
     yield "# Measured on a GPU"
     yield ""
-    yield "Written by `make gpu`. One GPU, one rank; [gpu.md](gpu.md) says what it means."
+    yield "Written by `make gpu`. One GPU, one rank; [gpu.md](gpu.md) explains the results."
     for part, (title, text, shown) in _TABLES.items():
         if (file := folder / f"{part}.csv").is_file():
             conditions, rows = read(file)
@@ -68,7 +68,7 @@ def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Iterator[s
 
 
 def _errors(rows: Rows) -> Iterator[str]:
-    """What fails, and what was cut off."""
+    """Yield failures and timeouts."""
     for row in rows:
         name = " ".join(row[key] for key in ("model", "hook", "method") if row.get(key))
         if wrong := row["error"] or row.get("failed"):
@@ -78,26 +78,26 @@ def _errors(rows: Rows) -> Iterator[str]:
 _TABLES = {
     "correct": (
         "Correct",
-        "Payloads and updates of three steps of two workers beside the CPU's, byte for byte, and "
-        "the checks that `gcsim.compressors.check` runs with gradients on the GPU.",
+        "Payloads and updates of two workers in three steps, compared with the CPU's byte for "
+        "byte, and the checks of `gcsim.compressors.check` with gradients on the GPU.",
         _correct,
     ),
     "hook": (
         "Hook",
-        "Updates of `gcsim.ddp_hook` beside those of workers in lockstep on the CPU.",
+        "Updates of `gcsim.ddp_hook`, compared with those of workers in lockstep on the CPU.",
         _hook,
     ),
     "deployed": (
         "Training steps",
-        "Median of whole steps under DDP; kernels are compiled in the warm-up. Device time and "
-        "counts are those of one more step, profiled.",
+        "Median time of whole steps under DDP; kernels are compiled in the warm-up. Device time "
+        "and counts come from one additional, profiled step.",
         _deployed,
     ),
     "stages": (
         "Stages",
-        "Microseconds of encoding and decoding one payload that begin on an idle GPU: until the "
-        "GPU has done it (total), until the host has queued it (host), and how long the GPU was "
-        "busy (device). Left out of what gcsim prices: checksums and checks of what arrives.",
+        "Microseconds to encode and to decode one payload, from an idle GPU: until the GPU has "
+        "finished (total), until the host has queued the work (host), and while the GPU is busy "
+        "(device). gcsim does not price *left out*: checksums and checks of received data.",
         _stages,
     ),
 }

@@ -1,4 +1,4 @@
-"""Launches, waits and busy time of what a host queues, from PyTorch's profiler."""
+"""Launches, waits and busy time of queued work, from PyTorch's profiler."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 COLUMNS = ("device_us", "launches", "triton_launches", "copies", "operators", "waits", "wait_us")
 _MARK = "gcsim: "
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cuStreamSynchronize")
-"""Not cudaDeviceSynchronize: with it a mark ends."""
+"""Without cudaDeviceSynchronize, which ends a mark."""
 
 
 @contextmanager
 def marked(name: str, device: torch.device) -> Iterator[None]:
-    """Everything that is queued inside, until the device has done it."""
+    """Mark the work queued inside, until the device has finished it."""
     with record_function(_MARK + name):
         yield
         if device.type == "cuda":
@@ -24,7 +24,7 @@ def marked(name: str, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def profiling(device: torch.device, rows: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """Fill `rows` with the counts of each mark inside, by its name."""
+    """Fill `rows` with the counts of each mark inside, by name."""
     kinds = [ProfilerActivity.CPU]
     if device.type == "cuda":
         kinds.append(ProfilerActivity.CUDA)
@@ -38,7 +38,7 @@ def profiling(device: torch.device, rows: dict[str, dict[str, Any]]) -> Iterator
 
 
 class _Event:
-    """Name, place, and microseconds of one event."""
+    """Name, stream, and microseconds of an event."""
 
     def __init__(self, event: Any) -> None:
         self.name: str = event.name

@@ -1,6 +1,6 @@
-"""Files for the repository, from those that `make gpu` has left: a session without the GPU copies
-them. FOLDER/suite/*.csv belong into analysis/validation/suites/gpu_hook, FOLDER/device.yaml has the
-device's entry of scenarios/catalog/devices_*.yaml, with what was calibrated in it.
+"""Files for the repository, from those of `make gpu`, to be copied by hand. FOLDER/suite/*.csv are
+for analysis/validation/suites/gpu_hook; FOLDER/device.yaml is the calibrated device's entry for
+scenarios/catalog/devices_*.yaml.
 """
 
 import csv
@@ -15,7 +15,7 @@ from gcsim.scenarios.catalog.this_machine import this_device
 from tests.benchmarks.gpu.crew import read
 
 CALIBRATED = "calibrated"
-"""Name of the device that was calibrated, and its file."""
+"""Name of the calibrated device and of its file."""
 COLUMNS = {
     "stages": (
         "method", "phase", "data", "elements", "tensors", "stage", "total_us", "device_us",
@@ -31,7 +31,7 @@ _COUNTS = {"launches", "triton_launches", "waits"}
 
 
 def write(folder: Path) -> Iterator[Path]:
-    """Write what can be made of the parts so far; the files."""
+    """Write the files that the existing parts allow, and return them."""
     for part, columns in COLUMNS.items():
         if (folder / f"{part}.csv").is_file():
             conditions, rows = read(folder / f"{part}.csv")
@@ -52,7 +52,7 @@ def write(folder: Path) -> Iterator[Path]:
 
 
 def _entry(path: Path) -> str:
-    """The catalogue's entry with what was measured over it; alone for a device that it has not."""
+    """Return the catalogue's entry, updated by the measurements; only these for a new device."""
     (measured,) = catalog.read_devices(path).values()
     try:
         shipped = catalog.device(this_device())

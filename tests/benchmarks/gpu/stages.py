@@ -1,9 +1,9 @@
 """Times of encoding and decoding on a GPU, by host and by device, and what they queue.
 
-Three times of a stage that begins on an idle device: `total_us` by events around it, `host_us`
-until the host has queued it (and waited where it waits), and `device_us`, in which the device was
-busy. Checksums and checks of what arrives are in all of them; `left_out_us` is their host time.
-Lowest of the rounds; what one wait, launch or operator costs here stands in the rows `yardstick`.
+A stage begins on an idle device and has three times: `total_us` by events around it, `host_us`
+until the host has queued it (including its waits), and `device_us`, while the device is busy. All
+include checksums and checks of received data, whose host time is `left_out_us`. Times are minima
+over rounds; the rows `yardstick` give the cost of one wait, launch or operator.
 """
 
 import time
@@ -34,10 +34,10 @@ COLUMNS = (
 )  # fmt: skip
 ROUNDS = 15
 _LONGEST = 0.15
-"""Seconds of the rounds of one method on one bucket; two are run in any case."""
+"""Time limit in seconds for rounds of one method on one bucket; at least two run."""
 host_clock: Callable[[], float] = time.perf_counter
 _CALLS = 400
-"""Of a yardstick: fewer than a stream's queue holds."""
+"""Calls of a yardstick: fewer than a stream's queue holds."""
 
 Data = tuple[str, int | None]
 """A model and the number of its bucket; or elements of one matrix, and None."""
@@ -47,7 +47,7 @@ def stages(
     name: str, data: tuple[Data, ...], device: str, *, shrink: int = 1,
     begin: Callable[[], object] = list,
 ) -> Iterator[Row]:  # fmt: skip
-    """Both stages of each kind of step of a method, on each bucket.
+    """Yield both stages of each kind of step of a method, on each bucket.
 
     Matrices have 1 / `shrink` of their rows and columns. `begin` is called before each run.
     """
@@ -135,7 +135,7 @@ def _gradient(elements: int) -> torch.Tensor:
 
 
 class _Watch(Observer):
-    """An observer of one worker: each stretch between two collectives."""
+    """Observer that times one worker's stretches between collectives."""
 
     def __init__(self, device: torch.device, *, marks: bool = False) -> None:
         self.phase = ""
@@ -146,7 +146,7 @@ class _Watch(Observer):
     @contextmanager
     def compute(self, rank: int) -> Iterator[None]:
         found = self.stretches[self.phase]
-        # which stretch is the last, and so decodes, is known when the exchange has ended
+        # the last stretch decodes; it is known only when the exchange has ended
         mark = marked(f"{self.phase} {len(found)}", self._device) if self._marks else nullcontext()
         landed(self._device)
         with mark, segment(time.perf_counter, counting=False) as recorder:
@@ -156,7 +156,7 @@ class _Watch(Observer):
         found.append((ended - begun, done - started, recorder.left_out))
 
     def stages(self) -> Iterator[tuple[tuple[str, str], list[float]]]:
-        """((phase, stage), [total, host, left out]) in seconds."""
+        """Yield ((phase, stage), [total, host, left out]) in seconds."""
         for phase, stretches in self.stretches.items():
             *before, last = stretches
             yield (phase, "encode"), [sum(each) for each in zip(*before, strict=True)]
@@ -168,7 +168,7 @@ def _added(counts: list[Row]) -> Row:
 
 
 def yardsticks(device: torch.device) -> Iterator[Row]:
-    """Host and total microseconds of one launch, operator, wait, and copy."""
+    """Yield host and total microseconds of one launch, operator, wait and copy."""
     one = torch.ones(1, device=device)
     mega = torch.ones(1_000_000, device=device)
     calls: dict[str, Callable[[], object]] = {

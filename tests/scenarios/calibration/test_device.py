@@ -94,7 +94,7 @@ def test_known_coefficients_are_found(known: Calibration, kind: KernelClass) -> 
     assert rate.flop_rate == (pytest.approx(FLOP_RATE, rel=0.01) if kind == "matmul" else None)
     assert rate.launch_range is not None
     assert rate.launch_range[0] <= rate.launch <= rate.launch_range[1]
-    assert "1.50 times the lowest" in rate.source
+    assert "1.50 times the minimum" in rate.source
 
 
 def test_known_kernels_are_on_their_curves(known: Calibration) -> None:

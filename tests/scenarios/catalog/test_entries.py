@@ -166,7 +166,7 @@ def test_an_ideal_link_is_the_line_rate_of_a_calibrated_one(name: str) -> None:
     real = catalog.link(name.removesuffix("_ideal"))
     assert ideal.efficiency == 1
     assert ideal.estimate
-    assert "a bound and not a link that exists" in " ".join(ideal.source.split())
+    assert "an upper bound that no link reaches" in " ".join(ideal.source.split())
     assert real.rate < ideal.rate
     assert real.latency == ideal.latency
     assert not any((ideal.factors, ideal.jitter, ideal.loss, ideal.background))

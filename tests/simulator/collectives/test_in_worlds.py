@@ -87,7 +87,7 @@ def test_rings_and_trees_of_nccl_take_what_they_take_on_each(
 def test_exact_and_drawn_collectives_share_compiled_loops() -> None:
     """Arrays in another layout would be another signature, compiled for a second each."""
     for devices, name in itertools.product((1, 2), ("ring", "double_tree")):
-        chosen = replace(NCCL, all_reduce=name)
+        chosen = replace(NCCL, all_reduce=name)  # type: ignore[arg-type]
         stated = replace(cluster(6, devices=devices), collectives=chosen)
         record = CollectiveRecord(kind="all_reduce", sent=(1_000_003,))
         execute(record, np.arange(stated.workers), stated)
