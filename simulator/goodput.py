@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 
+from gcsim.simulator.clock import TooLongError
 from gcsim.simulator.training import Failures
 
 
-def stretch(failures: Failures, nodes: int) -> float:
+def stretch(failures: Failures, nodes: float) -> float:
     """Return the seconds of work between two checkpoints."""
     if failures.every is not None:
         return float(failures.every)
@@ -29,13 +30,21 @@ def stretch(failures: Failures, nodes: int) -> float:
     return math.sqrt(2 * write * mean) * (1 + math.sqrt(part) / 3 + part / 9) - write
 
 
-def goodput(failures: Failures, nodes: int) -> float:
-    """Return the share of time that is useful work; 0 if a restart practically never ends."""
+def goodput(failures: Failures, nodes: float) -> float:
+    """Return the share of time that is useful work; `TooLongError` if it is below a millionth."""
     mean, work = float(failures.mtbf) / nodes, stretch(failures, nodes)
     restart, whole = float(failures.restart) / mean, (work + float(failures.checkpoint)) / mean
-    if restart + whole > _NEVER:
-        return 0.0
-    return work / (mean * math.exp(restart) * math.expm1(whole))
+    # both exponents are limited, since exp(700) is near the largest float
+    share = work / (mean * math.exp(min(restart, 300.0)) * math.expm1(min(whole, 300.0)))
+    if share < _LEAST:
+        raise TooLongError(
+            f"a node fails every {mean:.3g} s on average, which leaves less than a millionth of the "
+            f"time for the training (restart {float(failures.restart):.3g} s, {work:.3g} s between "
+            f"checkpoints of {float(failures.checkpoint):.3g} s)",
+            place="training.failures",
+            hint="state a longer mtbf (of one node), or a shorter restart, checkpoint or every",
+        )
+    return share
 
 
-_NEVER = 700.0  # exp of this is near the largest float
+_LEAST = 1e-6

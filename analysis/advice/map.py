@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ from gcsim.scenarios.advice.slowest_link import nearest_link
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.ranges import interval
+from gcsim.simulator.goodput import goodput
 
 COLUMNS, ROWS = 24, 16
 _SIMULATED = (12, 8)
@@ -242,7 +244,8 @@ def _costs(
     if any(number):
         nodes = at[0][None, :] if number[0] else at[1][:, None]
     found: Values = scenario.cost_per_hour * nodes * iterations * 1000 / 3600
-    return found
+    failures = scenario.training.failures
+    return found if failures is None else found / np.vectorize(partial(goodput, failures))(nodes)
 
 
 def _between(values: Values, at: tuple[Values, Values], to: tuple[Values, Values]) -> Values:

@@ -297,7 +297,8 @@ def _cost(result: TrainingResult, row: TrainedRow, per_hour: float) -> str:
         return NOT
     same = (one for one in result.rows if (one.compressor, one.nodes) == (DENSE, row.nodes))
     seconds = middle_of(next(same).seconds_to_target) or 0.0
-    return significant(seconds / row.speedup_to_target / 3600 * row.nodes * per_hour)
+    spent = seconds / row.speedup_to_target / (row.goodput or 1.0)
+    return significant(spent / 3600 * row.nodes * per_hour)
 
 
 def _number(value: float | None) -> str:

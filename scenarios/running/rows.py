@@ -80,7 +80,9 @@ def make_rows(
             batches = float(scenario.cluster_at(nodes).batches)
             wire = gradient_bytes_sent(profile, workers)
             faulty = faulty_runs[number][size]
-            holds = scenario.memory_of(choice, max(layout.numel for layout in profile.buckets))
+            largest = max(layout.numel for layout in profile.buckets)
+            here = replace(scenario, cluster=scenario.cluster_at(nodes))
+            holds = here.memory_of(choice, largest)
             baseline = None if dense is None else simulated[dense][size]
             rows.append(
                 Row(

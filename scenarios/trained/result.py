@@ -65,6 +65,8 @@ class TrainedRow:
     """Whole gradients that the planned steps send (`horizon.py`); None: each step sends one."""
     too_short: str = ""
     """Reason why the training is too short. Steps and times to the target are then None."""
+    goodput: float | None = None
+    """Share of useful time with `training.failures`, as in a run; costs include it."""
     made: str = ""
     """Processor and libraries of shipped trajectories; "": trained here."""
 

@@ -28,6 +28,7 @@ from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import check_not_inside, plan_of, unsupported
 from gcsim.scenarios.trained.search import MethodTraining, train_all
+from gcsim.simulator.goodput import goodput
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
 
@@ -190,6 +191,7 @@ def _rows_at(
 ) -> list[TrainedRow]:
     """Return the rows of one cluster; `ends`: steps to the target by method and seed."""
     dense, plan = scenario.dense or 0, plan_of(scenario)
+    failures = scenario.training.failures
     half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
     seconds = [
         [until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
@@ -236,6 +238,7 @@ def _rows_at(
                 final_loss=tuple(each.loss for each in last),
                 ended=tuple(found.ended for found in one.trajectories),
                 why=tuple(found.why for found in one.trajectories),
+                goodput=None if failures is None else goodput(failures, nodes),
                 made=one.made,
             )
         )

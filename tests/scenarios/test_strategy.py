@@ -39,6 +39,18 @@ def test_fsdp_is_the_third_stage_and_others_are_refused(tmp_path: Path) -> None:
     check_mistake(tmp_path, SCENARIO.replace("zero1", "zero"), "a.yaml:6:22: error: training.strat")
 
 
+def test_a_smaller_cluster_of_a_sweep_has_its_own_memory(tmp_path: Path) -> None:
+    """Two workers hold halves of the state and eight eighths: a row has the memory of a run of that
+    size alone."""
+    text = SCENARIO.replace("zero1", "zero3")
+    both = run(load(tmp_path, text, "cluster.nodes=[2, 8]"), cache=False).rows
+    alone = run(load(tmp_path, text), cache=False).rows
+    assert [row.device_memory_low_bytes for row in both if row.nodes == 2] == [
+        row.device_memory_low_bytes for row in alone
+    ]
+    assert (both[1].device_memory_low_bytes or 0) < (both[0].device_memory_low_bytes or 0)
+
+
 @pytest.mark.parametrize(
     ("override", "other"),
     [

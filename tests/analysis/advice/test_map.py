@@ -28,6 +28,7 @@ OVERRIDES = [
     "uncertainty.draws=8",
     "cluster.collectives.transport=gloo",  # NCCL's tuner may take what is slower near its borders
     "compressors=[{kind: none, label: dense}, fp16, powersgd, cser]",
+    "training.failures={mtbf: 2 h, restart: 10 min, checkpoint: 1 min}",  # costs are twice as high
 ]
 
 

@@ -385,7 +385,8 @@ def test_one_seed_names_no_winner(folder: Path) -> None:
 
 def test_the_cost_to_the_target_is_dense_trainings_over_the_speedup() -> None:
     """Dense training: 4 nodes for 0.2 s at 36,000 an hour each, 8; half as fast, 16, whatever the
-    median of that method's own seconds. A method that misses the target has none."""
+    median of that method's own seconds. A method that misses the target has none. With failures that
+    leave half of the time for training, it is twice as much."""
     two = shown(dense=(1, 1, 1, True), slow=(0.5, 0.4, 0.6, False))
     dense, slow = two.rows
     never = replace(slow, label="never", speedup_to_target=None)
@@ -393,6 +394,8 @@ def test_the_cost_to_the_target_is_dense_trainings_over_the_speedup() -> None:
     result = replace(two, rows=(dense, slow, never), scenario=priced)
     cell = dict(columns_of(result, result.rows))["cost to\ntarget"]
     assert [cell(row) for row in result.rows] == ["8.00", "16.0", "-"]
+    failing = [replace(row, goodput=0.5) for row in result.rows]
+    assert [cell(row) for row in failing] == ["16.0", "32.0", "-"]
     assert "cost to\ntarget" not in dict(columns_of(shown(dense=(1, 1, 1, True)), result.rows))
 
 
