@@ -61,7 +61,7 @@ def paste(
     if cls.momentum(checked)[0]:
         lines.append("# has its own momentum: use SGD with momentum=0")
     if start := cls.warmup_steps(checked):
-        lines.append(f"# its first {start:,} steps are uncompressed; the time is of later ones")
+        lines.append(f"# its first {start:,} steps send more; the time is of later ones")
     return lines
 
 

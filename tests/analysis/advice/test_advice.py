@@ -523,7 +523,7 @@ def test_what_is_to_be_pasted_is_python_or_says_why_not(kind: str) -> None:
         ast.parse(text := "\n".join(found))
         cls, checked = method_of(kind, {})
         assert ("SGD with momentum=0" in text) == (cls.momentum(checked)[0] > 0)
-        assert ("ddp_hook" in text and cls.warmup_steps(checked) > 0) == ("uncompressed" in text)
+        assert ("ddp_hook" in text and cls.warmup_steps(checked) > 0) == ("steps send more" in text)
 
 
 def test_hooks_of_pytorch_to_be_pasted_are_there() -> None:
