@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.scenarios.progress import Progress
+from gcsim.scenarios.running.installed import as_installed
 from gcsim.scenarios.running.simulate import (
     Simulated,
     compute_times,
@@ -27,7 +28,6 @@ from gcsim.scenarios.trained.search import MethodTraining
 from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.push_pull import as_collectives
-from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.training.trajectory import Trajectory, Window
 
 ALIKE = 0.05  # relative difference of bytes below which windows are priced as one
@@ -84,27 +84,28 @@ def clocks(
     prices: PriceList | None = None,
 ) -> list[list[Clock]]:
     """Return clocks by method and cluster size; `prices` of the device are used if given."""
-    alike: dict[Hashable, list[tuple[Trajectory, Window]]] = {}
-    owners: dict[Hashable, int] = {}
+    alike: dict[tuple[int, Hashable], list[tuple[Trajectory, Window]]] = {}
     for number, one in enumerate(tried):
         for trajectory in one.trajectories:
             for window in trajectory.windows:
-                kind = kind_of(trajectory, window)
+                kind = number, kind_of(trajectory, window)
                 alike.setdefault(kind, []).append((trajectory, window))
-                owners.setdefault(kind, number)
-    profiles: dict[Hashable, TrafficProfile] = {}
-    for kind, windows in alike.items():
-        trajectory, window = _typical(windows)
-        profile = as_trained(trajectory.profile(window), scenario.training, scenario.cluster)
-        profiles[kind] = as_collectives(profile, scenario.cluster)
-    kinds = list(profiles)
-    first = profiles[kinds[0]]
+    named = tuple(scenario.compressors[number] for number, _ in alike)
+    typical = [_typical(windows) for windows in alike.values()]
+    asked, profiles = as_installed(
+        replace(scenario, compressors=named),
+        [trajectory.profile(window) for trajectory, window in typical],
+    )
+    cluster = asked.cluster
+    profiles = [
+        as_collectives(as_trained(one, asked.training, cluster), cluster) for one in profiles
+    ]
+    first = profiles[0]
     passes = measured_passes(scenario, first)
-    named = tuple(scenario.compressors[owners[kind]] for kind in kinds)
-    asked = with_batches_by_speed(replace(scenario, compressors=named), first.model)
+    asked = with_batches_by_speed(asked, first.model)
     found, _ = simulate(
         asked,
-        [profiles[kind] for kind in kinds],
+        profiles,
         compute_times(asked, first, passes),
         prices or PriceList(scenario.cluster.device),
         progress,
@@ -115,8 +116,8 @@ def clocks(
             Clock(
                 priced={
                     kind: of_sizes[size]
-                    for kind, of_sizes in zip(kinds, found, strict=True)
-                    if owners[kind] == number
+                    for (owner, kind), of_sizes in zip(alike, found, strict=True)
+                    if owner == number
                 }
             )
             for size in range(len(scenario.node_counts))

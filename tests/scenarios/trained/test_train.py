@@ -95,6 +95,19 @@ def test_steps_are_those_of_the_trajectories_and_seconds_those_of_a_run(scenario
             assert found.seconds_to_target == pytest.approx(seconds, rel=1e-9)
 
 
+def test_the_code_of_another_library_has_its_own_seconds(tmp_path: Path) -> None:
+    """Two codes of one method take the same steps, each with the iteration of `gcsim run`."""
+    two = "compressors=[none, fp16, {kind: fp16, implementation: horovod, label: horovod}]"
+    scenario = loaded(tmp_path, two, "uncertainty.draws=0")
+    result, predicted = train(scenario), run(replace(scenario, train=None), cache=False)
+    for one in predicted.rows:
+        found = row(result, one.label, one.nodes)
+        assert found.iteration_s == pytest.approx(one.iteration_s, rel=1e-9)
+    own, other = row(result, "fp16"), row(result, "horovod")
+    assert own.steps_to_target == other.steps_to_target
+    assert other.iteration_s != own.iteration_s
+
+
 def test_speedups_compare_seed_with_seed(scenario: Scenario) -> None:
     result = train(replace(scenario, draws=0))  # a median of ratios is none of medians
     dense, half = row(result, "dense"), row(result, "fp16")
