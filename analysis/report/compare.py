@@ -14,6 +14,7 @@ from rich.text import Text
 from gcsim import units
 from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.numbers import bits, plural, significant
+from gcsim.analysis.report.paste import ranks_per_part
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.table import SPEEDUP, bare_table
 from gcsim.compressors.ddp.measured import Measured
@@ -111,6 +112,13 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
         and implementations.KEY not in entry
         and all(key in entry and entry[key] == value for key, value in measured.parameters.items())
     ]
+    if measured.ranks_per_part != (part := ranks_per_part(result.scenario)):
+        ranks = plural(measured.ranks_per_part, "rank")
+        raise InputError(
+            f"was made with {ranks} acting as one worker (between); {name} has {part}",
+            place=place,
+            hint="run the scenario with the hook's: --set training.between=workers, nodes or racks",
+        )
     rows = [row for row in result.rows if row.label in labels]
     if not rows:
         had = ", ".join(dict.fromkeys(row.label for row in result.rows))
@@ -150,7 +158,7 @@ def _run(measured: Measured) -> tuple[object, ...]:
     elements = [bucket.elements for bucket in measured.buckets]
     return (
         measured.compressor, measured.parameters, measured.other_buckets, measured.workers,
-        measured.steps, elements,
+        measured.steps, measured.ranks_per_part, elements,
     )  # fmt: skip
 
 

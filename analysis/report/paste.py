@@ -22,6 +22,15 @@ def hook_ends(between: str, ranks_per_rack: int) -> dict[str, Any]:
     return {"between": between} if between == "nodes" else {}
 
 
+def ranks_per_part(scenario: Mapping[str, Any]) -> int:
+    """Return the number of ranks that act as one worker of a method (`training.between`)."""
+    between, cluster = scenario.get("training", {}).get("between"), scenario.get("cluster", {})
+    if between not in {"nodes", "racks"}:
+        return 1
+    nodes: int = cluster.get("racks", {}).get("nodes", 1) if between == "racks" else 1
+    return nodes * int(cluster.get("devices_per_node", 1))
+
+
 def paste_plan(
     choices: Sequence[CompressorChoice], arguments: Mapping[str, Any] = MappingProxyType({})
 ) -> list[str]:

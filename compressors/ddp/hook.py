@@ -287,11 +287,15 @@ class DdpHook:
         others: dict[str, list[int]] = {}
         for number in sorted(self._others.keys() & self._sums.keys()):
             others.setdefault(self._others[number].kind, []).append(number)
+        whole = self._collectives
+        if isinstance(whole, PartCollectives):
+            whole = whole.everyone
         return Measured(
             **self._method.plain(),
             other_buckets=others,
-            workers=self._collectives.count,
-            rank=self._collectives.rank,
+            workers=whole.count,
+            rank=whole.rank,
+            ranks_per_part=self._ranks,
             steps=len(self._starts),
             iteration_s=median_gap(self._starts),
             buckets=[self._sums[number].mean() for number in sorted(self._sums)],

@@ -61,6 +61,8 @@ class Measured:
     iteration_s: Annotated[float, Limits(least=0)] | None
     """Median seconds from the first bucket of a step to that of the next; None for one step."""
     buckets: Annotated[list[MeasuredBucket], Limits(least=1)]
+    ranks_per_part: Count = 1
+    """Ranks of a node or rack that exchange as one worker (`between`)."""
 
     @property
     def sent_bytes(self) -> float:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.advice.engine import Engine, KnownTraffic
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import CompressorChoice
@@ -51,8 +51,7 @@ class Plan:
 def can_share(choice: CompressorChoice) -> bool:
     """Whether other buckets may use other methods: if all workers take the same step with the mean
     gradient, and the method has no momentum or scale of its own."""
-    cls, given = compressor_class(choice.kind), choice.parameters
-    checked = check_parameters(choice.kind, given)
+    cls, checked = method_of(choice.kind, choice.parameters)
     promised = cls.properties(checked)
     return (
         promised.replicas == "identical"

@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gcsim.compressors.registry import REGISTRY, check_parameters
+from gcsim.compressors.options.method import method_of
+from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.catalog.rates import FOLDER
 from gcsim.scenarios.findings import Evidence
 from gcsim.scenarios.scenario import Scenario
@@ -88,7 +89,7 @@ def evidence(
     field's usual one), or without a field the weakest of all fields; None if there is none."""
     if kind not in REGISTRY:
         return None
-    parameters = check_parameters(kind, given).model_dump()
+    parameters = method_of(kind, given).parameters.model_dump()
     fields: tuple[Field, ...] = ("images", "text") if field is None else (field,)
     found = [_in_field(kind, parameters, one, optimizer or _USUAL[one]) for one in fields]
     known = [one for one in found if one is not None]

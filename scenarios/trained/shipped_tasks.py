@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
+from gcsim.compressors.options.method import method_of
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.files import cache_folder
 from gcsim.scenarios.load import load_scenario
@@ -64,7 +65,7 @@ def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, 
 
 
 def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
-    parameters = check_parameters(kind, given).model_dump()
+    parameters = method_of(kind, given).parameters.model_dump()
     usual = check_parameters(kind, {}).model_dump()
     found = []
     for name in TASKS:

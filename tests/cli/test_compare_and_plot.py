@@ -95,6 +95,7 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
     assert "measurements of all ranks" not in " ".join(lines)
     for changes, said in (
         ({"workers": 4}, "made by 4 workers; run has 8"),
+        ({"ranks_per_part": 4}, "made with 4 ranks acting as one worker (between); run has 1"),
         ({"parameters": {"ratio": 0.1}}, "made with topk ratio 0.1; run has top"),
     ):
         measured_by_hook(**changes).write(tmp_path / "other.json")

@@ -81,9 +81,10 @@ def methods(
         hook = gcsim.ddp_hook(name, seed=SEED, process_group=group, **given, **parameters)
         hook.register(model)
         updates = [[one.cpu() for one in each] for each in steps_of(model, rank)]
-        told = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        told, timed = model._get_ddp_logging_data(), hook.measured()  # type: ignore[no-untyped-call]
         yield {
             "updates": updates,
+            "measured": (timed.workers, timed.rank, timed.ranks_per_part),
             "step": hook.step,
             "buckets": buckets_of(hook),
             "of DDP": told["rebuilt_per_bucket_param_indices"],

@@ -81,6 +81,7 @@ def test_updates_between_nodes_equal_lockstep_of_the_nodes(ranks: Results) -> No
     of_ranks = zip(*ranks(4, "between_nodes"), strict=True)
     for case, found in zip(each_exchange(), of_ranks, strict=True):
         demand_lockstep(case, found, given)
+        assert [one["measured"] for one in found] == [(4, rank, 2) for rank in range(4)]
 
 
 @pytest.mark.long

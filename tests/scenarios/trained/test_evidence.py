@@ -114,6 +114,19 @@ def test_evidence_against_is_apart_from_what_is_known() -> None:
     assert for_and_against(scenario, ["x", "y"])[1] == {"y": "inconclusive in characters_8"}
 
 
+def test_a_method_with_options_has_the_evidence_of_published_results_alone() -> None:
+    """A published result names the method's own parameters; a shipped training had no options."""
+    options = {"payload": "fp16", "dense_tensors": {"below": 2048}, "dense_steps": 100}
+    of_paper = evidence("powersgd", {"rank": 4}, "images")
+    assert of_paper is not None
+    assert "arXiv" in of_paper.source
+    assert evidence("powersgd", {"rank": 4, **options}, "images") == of_paper
+    trained = evidence("topk", {"ratio": 0.01}, "images")
+    assert trained is not None
+    assert "gcsim train" in trained.source
+    assert evidence("topk", {"ratio": 0.01, "dense_steps": 100}, "images") is None
+
+
 def test_a_scenarios_methods_are_asked_by_label() -> None:
     scenario = load_scenario("lenet_2node", ["compressors=[none, {kind: dgc, label: x}, terngrad]"])
     assert list(evidence_of(scenario, ["x"])) == ["x"]
