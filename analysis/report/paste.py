@@ -75,7 +75,12 @@ def paste(
 
 
 def _written(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as code; shares of the training's steps also need their number, `steps`."""
     quoted = {k: f'"{v}"' if isinstance(v, str) else repr(v) for k, v in arguments.items()}
+    warm_up = arguments.get("warm_up")
+    until = warm_up.get("steps") if isinstance(warm_up, Mapping) else None
+    if any(isinstance(share, float) for share in (arguments.get("dense_steps"), until)):
+        quoted["training_steps"] = "steps"
     return "".join(f", {key}={value}" for key, value in quoted.items())
 
 

@@ -546,6 +546,18 @@ def test_parameters_to_be_pasted_are_those_that_differ() -> None:
     gcsim.ddp_hook("topk", ratio=0.03)
 
 
+@pytest.mark.parametrize(
+    ("given", "before"),
+    [({"dense_steps": 0.1}, 20), ({"dense_steps": 30}, 30), ({"warm_up": {"steps": 0.1}}, 20)],
+)
+def test_options_to_be_pasted_make_a_hook(given: dict[str, Any], before: int) -> None:
+    """A share of 200 steps is a tenth of them."""
+    choice = CompressorChoice(kind="topk", label="topk", parameters={"ratio": 0.03, **given})
+    code = paste(choice)[1].removesuffix(".register(model)")
+    hook = eval(code, {"gcsim": gcsim, "steps": 200})  # noqa: S307
+    assert hook.parameters.before + hook.parameters.warming == before
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 ASKED = ("--model", "transformer_tiny", "--device", "v100", "--nodes", "2", "--network", "1 Gbit/s")
