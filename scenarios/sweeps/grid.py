@@ -287,9 +287,9 @@ class _Faults:
             left = number[place] - _SHOWN
             if shown[place] > _SHOWN:
                 continue
-            if shown[place] == _SHOWN and left > 0:
-                message += f" (and {left} more problems of this key)"
-            problem = Problem(place=place, message=message, hint=hint)
+            more = left > 0 and shown[place] == _SHOWN
+            text = f"{message} (and {left} more problems of this key)" if more else message
+            problem = Problem(place=place, message=text, hint=hint)
             problems.append(self._with_values(problem, where, combined))
         raise InputError(problems)
 
