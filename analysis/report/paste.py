@@ -13,6 +13,7 @@ from gcsim.simulator.training import DENSE
 
 _PLAIN = (DENSE, "fp16", "bf16", "torch_fp16", "torch_bf16")
 """Methods that can be mixed with any other in a plan."""
+LOCAL = "not possible as a DDP hook: its workers take local steps"
 
 
 def hook_ends(between: str, ranks_per_rack: int) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def paste(
         return [line.format(**given) for line in entry.deploy]
     cls, checked = method_of(kind, given)
     if cls.properties(checked).replicas != "identical" or cls.requires:
-        return ["not possible as a DDP hook: its workers take local steps"]
+        return [LOCAL]
     written = _written({**_changes(kind, given), **arguments})
     lines = ["import gcsim", f'gcsim.ddp_hook("{kind}"{written}).register(model)']
     if cls.momentum(checked)[0]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
-from gcsim.analysis.report.paste import hook_ends, paste, ranks_per_part
+from gcsim.analysis.report.paste import LOCAL, hook_ends, paste, ranks_per_part
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s, steps_of
 from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import (
@@ -542,8 +542,10 @@ def _deploy(advice: Recommendation) -> list[str]:
 def _pasted(advice: Recommendation, row: Row) -> list[str]:
     """Return Python code for a row's method; empty if the scenario does not list the row."""
     scenario: Any = advice.result.scenario
-    between = scenario.get("training", {}).get("between", "")
-    arguments = hook_ends(between, ranks_per_part(scenario))
+    training = scenario.get("training", {})
+    if training.get("local_steps", 1) > 1 and row.compressor != DENSE:
+        return [LOCAL]
+    arguments = hook_ends(training.get("between", ""), ranks_per_part(scenario))
     for one in scenario.get("compressors", ()):
         if one["label"] == row.label:
             kind, code = one["kind"], one.get(implementations.KEY, "")

@@ -17,10 +17,12 @@ from gcsim.scenarios.scenario import CompressorChoice
 
 
 def other_code(engine: Engine, label: str) -> Iterator[OtherCode]:
-    """Yield a method's iteration in each other known implementation, for exchanges of workers."""
+    """Yield a method's iteration in each other known implementation, for exchanges of workers in
+    every step."""
     scenario = engine.scenario
     choice = next((one for one in scenario.compressors if one.label == label), None)
-    if choice is None or scenario.training.between != "workers":  # None: dense through servers
+    between, steps = scenario.training.between, scenario.training.local_steps
+    if choice is None or between != "workers" or steps > 1:  # None: dense through servers
         return
     own = engine.known(choice, scenario)
     for there in in_other_code(choice):

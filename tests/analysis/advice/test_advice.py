@@ -307,6 +307,16 @@ def test_the_hook_to_deploy_has_the_ends_that_were_simulated(ends: str, argument
     assert "training.between" not in str(found.findings.open)
 
 
+def test_local_steps_have_no_hook_to_deploy() -> None:
+    """DDP's hook runs in every step."""
+    found = advised("compressors=[none, fp16]", "training.local_steps=4", network="1 Gbit/s")
+    assert found.use is not None
+    assert found.use.compressor == "fp16"
+    assert "not possible as a DDP hook: its workers take local steps" in found.summary()
+    assert "register" not in found.summary()
+    assert not found.findings.other_code
+
+
 def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:
     """gpt2's 0.5 GB take 0.09 s on 12 GB/s, of an iteration of half a second."""
     words: dict[str, Any] = {"model": "gpt2", "device": "a40", "gpus": 8}
