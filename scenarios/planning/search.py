@@ -42,6 +42,19 @@ from gcsim.traces.models.transformer import Checkpointing
 HOUR = 3600.0
 _EXACT = ("none", "fp16")  # methods that need no evidence of accuracy
 _MOST_ACCUMULATED = 1000
+_TRIED = "leave it out; gcsim advise answers for a single setting"
+_OFFERED = "change it in the file of offers"
+_CHOSEN = {
+    "batch_size": f"{_TRIED}, --batch limits a step",
+    "training.accumulation": _TRIED,
+    "training.checkpointing": _TRIED,
+    "cluster.groups": "write an offer per kind of node",
+    **dict.fromkeys(
+        ("cluster.device", "cluster.devices_per_node", "cluster.network", "cluster.nics_per_node",
+         "cluster.nodes"), _OFFERED,
+    ),
+}  # fmt: skip
+"""Settings that a plan chooses itself, and what to do instead of stating them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +193,13 @@ class Search:
         job = self.job
         problems: list[Problem] = []
         overrides = list(job.overrides)
+        for text in overrides:
+            key = text.partition("=")[0].strip()
+            if hint := _CHOSEN.get(key):
+                message = f"gcsim plan takes {key} from the offers or tries several values"
+                problems.append(Problem(message=message, place=f"--set {key}", hint=hint))
+        if problems:
+            raise InputError(problems)
         if not any(text.partition("=")[0].strip() == "compressors" for text in overrides):
             asking = _question(job, self.offers[0], overrides).scenario
             labels = [choice.label for choice in asking.compressors]

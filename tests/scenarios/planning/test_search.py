@@ -219,6 +219,14 @@ def test_a_mistake_in_an_offer_has_its_line() -> None:
     assert "batch_siz" in str(refusal.value)
 
 
+def test_settings_that_a_plan_chooses_are_refused_all_at_once() -> None:
+    """`cluster.device` would time every offer with that device, under the offers' own names."""
+    with pytest.raises(InputError) as refusal:
+        search("cluster.device=v100", "batch_size=7", "cluster.network.latency=1 ms")
+    places = [one.place for one in refusal.value.problems]
+    assert places == ["--set cluster.device", "--set batch_size"]
+
+
 def plain(hours: float, money: float, sure: bool = True) -> Point:
     work: Any = SimpleNamespace(sure=sure)
     return Point(work=work, choice=NOTHING, row=NOTHING, hours=hours, money=money)
