@@ -38,9 +38,9 @@ def goodput(failures: Failures, nodes: float) -> float:
     share = work / (mean * math.exp(min(restart, 300.0)) * math.expm1(min(whole, 300.0)))
     if share < _LEAST:
         raise TooLongError(
-            f"a node fails every {mean:.3g} s on average, which leaves less than a millionth of the "
-            f"time for the training (restart {float(failures.restart):.3g} s, {work:.3g} s between "
-            f"checkpoints of {float(failures.checkpoint):.3g} s)",
+            f"a node fails every {mean:.3g} s on average, which leaves less than a millionth of "
+            f"the time for the training (restart {float(failures.restart):.3g} s, {work:.3g} s "
+            f"between checkpoints of {float(failures.checkpoint):.3g} s)",
             place="training.failures",
             hint="state a longer mtbf (of one node), or a shorter restart, checkpoint or every",
         )

@@ -385,8 +385,8 @@ def test_one_seed_names_no_winner(folder: Path) -> None:
 
 def test_the_cost_to_the_target_is_dense_trainings_over_the_speedup() -> None:
     """Dense training: 4 nodes for 0.2 s at 36,000 an hour each, 8; half as fast, 16, whatever the
-    median of that method's own seconds. A method that misses the target has none. With failures that
-    leave half of the time for training, it is twice as much."""
+    median of that method's own seconds. A method that misses the target has none. Failures that
+    leave half of the time for training double it."""
     two = shown(dense=(1, 1, 1, True), slow=(0.5, 0.4, 0.6, False))
     dense, slow = two.rows
     never = replace(slow, label="never", speedup_to_target=None)
