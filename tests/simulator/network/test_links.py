@@ -303,9 +303,9 @@ def test_a_timed_message_waits_for_a_grant_then_its_overhead_then_flows(
     assert 0 <= expected - link.departure(start, nbytes) <= constant
     assert link.departure(granted, nbytes) == link.departure(start, nbytes)
     assert link.departure(start, nbytes) <= link.departure(start + 1, nbytes)
-    constant = replace(link, trace=None, background=Fraction(0))
+    without = replace(link, trace=None, background=Fraction(0))
     expected = granted + round(overhead + nbytes * PS / (PLAIN.bandwidth * share))
-    assert constant.departure(start, nbytes) == expected
+    assert without.departure(start, nbytes) == expected
 
 
 def test_very_long_messages_take_no_longer_to_compute() -> None:
