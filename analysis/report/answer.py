@@ -192,8 +192,8 @@ def _relative_width(row: Row) -> float:
 
 
 def _by_size(result: Result) -> list[str]:
-    found = verdicts(result)
-    if len(found) == 1:
+    found = [one for one in verdicts(result) if any(row.fits != "no" for row in one.rows)]
+    if len(found) <= 1:
         return []
     runs = [list(group) for _, group in groupby(found, key=_winner)]
     if len(runs) == 1 and not _likely(found):

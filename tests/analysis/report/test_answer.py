@@ -283,6 +283,16 @@ def test_the_change_with_the_size_is_told(result: Result) -> None:
     )
 
 
+def test_a_size_whose_memory_is_too_small_has_no_best_method(result: Result) -> None:
+    """Sharded weights may fit on two nodes and not on one."""
+    scaled = at(result, none={1: 0.1, 2: 0.1, 4: 0.1}, fp16={1: 0.2, 2: 0.05, 4: 0.05})
+    rows = tuple(replace(row, fits="no" if row.nodes == 1 else "yes") for row in scaled.rows)
+    assert "on 1 node" in answer(scaled)[-1]
+    assert answer(replace(scaled, rows=rows))[-1] == (
+        "The same holds at every size, from 2 nodes on."
+    )
+
+
 def test_the_same_at_every_size_and_a_single_size(result: Result) -> None:
     same = answer(at(result, none=0.2, fp16=0.1))[-1]
     assert same == "The same holds at every size, from 1 node on."
