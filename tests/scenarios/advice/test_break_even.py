@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcsim.scenarios.advice.break_even import break_even
+from gcsim.scenarios.advice.break_even import break_even, no_break_even
 from gcsim.scenarios.advice.changes import candidates, changes, limits
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.question import Question, Words, ask
@@ -239,6 +239,39 @@ def test_the_slowest_link_breaks_even() -> None:
     assert found.rate is not None
     rows = run_with(engine, [f"cluster.racks.uplink.bandwidth={found.rate} bit/s"])
     assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "label", "bound"),
+    [
+        ({"model": "vgg16", "group": UNLIKE}, "fp16", "below"),
+        ({"model": "vgg16", "group": UNLIKE[::-1]}, "fp16", "below"),
+        ({"model": "resnet50", "group": ("2 x v100 @ 100gbe", "2 x t4 @ 10gbe")}, "fp16", "below"),
+        ({"model": "vgg16", "group": ALIKE}, "fp16", "below"),
+    ],
+)
+def test_of_unlike_groups_the_slowest_ones_rate_breaks_even(
+    words: dict[str, object], label: str, bound: str
+) -> None:
+    """A method is faster than dense training in a run at half the rate of those nodes' links, and
+    slower at twice the rate, while the other nodes keep theirs; the range is left out."""
+    engine = Engine(question(**words))
+    stated = [engine.scenario.cluster.nic(node).bandwidth for node in range(4)]
+    (found,) = break_even(engine, [label], [label], lambda: None)
+    assert not no_break_even(engine)
+    assert found.rate is not None
+    assert (found.above, found.low, found.high) == (bound == "above", None, None)
+    for factor in (0.5, 2):
+        overrides = at_rate(engine, factor * found.rate)
+        changed = engine.question.changed(overrides)
+        assert changed is not None
+        links = {changed.cluster.nic(node).bandwidth for node in range(4)}
+        rates = [changed.cluster.nic(node).bandwidth for node in range(4)]
+        kept = [now == before for now, before in zip(rates, stated, strict=True)]
+        assert sum(kept) == (0 if len(set(stated)) == 1 else 2)
+        rows = run_with(engine, overrides)
+        faster = rows[label].iteration_s < rows["dense"].iteration_s
+        assert faster is (factor < 1), (factor, links)
 
 
 def test_groups_with_equal_links_are_one_link() -> None:
