@@ -97,7 +97,10 @@ class Planner:
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
         """Plan a recorded step; `around`: time of the code around each bucket's exchange (empty:
         none). Raises `InputError` if the device has no price for a kernel."""
-        return self.with_interference(self.without_interference(step, around))
+        plan, together = self.without_interference(step, around), self._together
+        if self._cluster.workers == 1 or plan.sharded:
+            return plan
+        return on_even_cluster(plan, self._interference.computation, together, together.sending)
 
     def without_interference(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
         """Plan a step in which jobs and collectives do not slow each other."""
@@ -118,12 +121,6 @@ class Planner:
             prefetch=1 if loading is None else loading.prefetch,
             machines=self._machines,
         )
-
-    def with_interference(self, plan: StepPlan) -> StepPlan:
-        """Return the plan with jobs and collectives that slow each other."""
-        if self._cluster.workers == 1 or plan.sharded:
-            return plan
-        return on_even_cluster(plan, self._interference.computation, self._together)
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
         """Plan the recorded steps, by phase; errors as `plan`."""

@@ -261,7 +261,7 @@ def test_an_interrupt_exits_130_and_leaves_earlier_results_whole(
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert output == ""
-    assert {path.name for path in empty.iterdir()} <= {"code.trees"}  # no profile
+    assert {path.name for path in empty.iterdir()} <= {"code.hashes"}  # no profile
     assert (tmp_path / "runs/small/results.json").read_bytes() == before
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"small"}
 

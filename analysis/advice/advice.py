@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -239,8 +240,11 @@ def advised_run(
     scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
 ) -> Result:
     """Return the result of a run with known training and with advice at its largest size."""
+    from gcsim.scenarios.sweeps.ahead import compiling_ahead
+
     watcher = progress or SilentProgress()
-    result, keys, profiles = measured_run(scenario, cache=cache, progress=watcher)
+    with compiling_ahead(scenario) if cache else nullcontext():
+        result, keys, profiles = measured_run(scenario, cache=cache, progress=watcher)
     result = _trained(scenario, result)
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
 

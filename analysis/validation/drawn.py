@@ -30,7 +30,7 @@ from gcsim.traces.profile import ModelFacts, TrafficProfile
 
 DRAWS = 10
 _SEED = 0
-_HELD: dict[object, CollectiveTimes] = {}  # by cluster, records and inputs, shared by suites
+_HELD: dict[object, CollectiveTimes] = {}  # by what moves them, shared by suites
 
 
 def step_in_worlds(
@@ -47,6 +47,7 @@ def step_in_worlds(
     key = (
         cluster.nodes, cluster.devices_per_node, cluster.network, cluster.intra_node,
         cluster.collectives, cluster.sums, cluster.host, frozenset(records_of([carried])),
+        training.interference, training.concurrent_collectives,
         tuple(one.name for one in inputs),
     )  # fmt: skip
     about = Approximation(

@@ -49,18 +49,18 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class ErrorAveragingParameters(CompressorParameters):
-    error_blocks: int = Field(96, ge=1, description="R1, blocks of errors, one of them averaged")
-    momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
+    error_blocks: int = Field(96, ge=1, description="blocks of the error, one averaged (R1)")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum on each worker (m)")
 
 
 class PartialLocalParameters(ErrorAveragingParameters):
-    error_blocks: int = Field(8, ge=1, description="R1, blocks of errors, one of them averaged")
-    interval: int = Field(12, ge=1, description="H, steps from one reset of errors to the next")
+    error_blocks: int = Field(8, ge=1, description="blocks of the error, one averaged (R1)")
+    interval: int = Field(12, ge=1, description="steps between resets of the errors (H)")
 
 
 class CserParameters(PartialLocalParameters):
-    gradient_blocks: int = Field(192, ge=1, description="R2, blocks of gradients, one averaged")
-    interval: int = Field(24, ge=1, description="H, steps from one reset of errors to the next")
+    gradient_blocks: int = Field(192, ge=1, description="blocks of the gradient, one averaged (R2)")
+    interval: int = Field(24, ge=1, description="steps between resets of the errors (H)")
 
 
 class Csea(Compressor[ErrorAveragingParameters]):

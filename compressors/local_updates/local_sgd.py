@@ -54,10 +54,10 @@ _EPSILON = 1e-8
 
 class Outer(CompressorParameters):
     name: Literal["sgd", "nesterov"] = Field(
-        "sgd", description="with momentum sgd is heavy ball; Nesterov's form of it"
+        "sgd", description="update rule: sgd (with momentum: heavy ball) or nesterov"
     )
-    lr: float = Field(1.0, gt=0, description="outer learning rate")
-    momentum: float = Field(0.0, ge=0, lt=1, description="outer momentum")
+    lr: float = Field(1.0, gt=0, description="learning rate of the outer optimiser")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the outer optimiser")
 
     @model_validator(mode="after")
     def _has_momentum(self) -> Self:
@@ -72,16 +72,16 @@ class Outer(CompressorParameters):
 
 
 class LocalSgdParameters(CompressorParameters):
-    interval: int = Field(4, ge=1, description="H, steps from one synchronisation to the next")
-    inner: Literal["sgd", "adam"] = Field("sgd", description="optimiser of a worker's own steps")
-    momentum: float = Field(0.9, ge=0, lt=1, description="m, the inner momentum; Adam's beta1")
-    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's")
+    interval: int = Field(4, ge=1, description="steps between synchronisations (H)")
+    inner: Literal["sgd", "adam"] = Field("sgd", description="optimiser of the local steps")
+    momentum: float = Field(0.9, ge=0, lt=1, description="heavy-ball momentum (m), or Adam's beta1")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's beta2, decay of the variance")
     outer: Outer = Field(
         Outer.model_validate({}), description="outer optimiser: name, lr, momentum"
     )
-    fragments: int = Field(1, ge=1, description="P, parts of the model, sent one after another")
+    fragments: int = Field(1, ge=1, description="equal parts of each DDP bucket, sent in turn (P)")
     values: Literal["fp32", "int8", "int4"] = Field(
-        "fp32", description="format of outer gradients on the wire"
+        "fp32", description="format of the outer gradients on the wire"
     )
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class LocalSgdParameters(CompressorParameters):
 
 
 class DilocoParameters(LocalSgdParameters):
-    interval: int = Field(100, ge=1, description="H, steps from one synchronisation to the next")
+    interval: int = Field(100, ge=1, description="steps between synchronisations (H)")
     outer: Outer = Field(
         Outer.model_validate({"name": "nesterov", "lr": 0.7, "momentum": 0.9}),
         description="outer optimiser: name, lr, momentum",

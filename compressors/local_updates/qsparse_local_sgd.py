@@ -72,18 +72,18 @@ _LARGE = 1 << 26
 
 
 class QsparseLocalSgdParameters(CompressorParameters):
-    ratio: Ratio = Field(0.08, description="kept fraction of each tensor at a synchronisation")
+    ratio: Ratio = Field(0.08, description="fraction of a tensor's elements to send")
     interval: Annotated[int, Field(ge=1)] | Literal["payload", "values"] = Field(
         "payload",
-        description="H, steps from one synchronisation to the next; payload: 1 % of float32 "
-        "overall (3 by default); values: the same, without counting indices (2)",
+        description="steps between synchronisations (H); payload: as many as send about 1 % of "
+        "float32's bits (3 by default); values: the same, without counting indices (2)",
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="m, heavy-ball momentum of local steps")
-    norm: Norm = Field("max", description="norm of a bucket of kept values: max |v|, or l2")
+    momentum: float = Field(0.9, ge=0, lt=1, description="heavy-ball momentum on each worker (m)")
+    norm: Norm = Field("max", description="norm of a bucket: largest magnitude or l2")
     bucket: int | None = Field(
-        VALUE_BUCKET, ge=1, le=65535, description="kept values that share a norm; null: all"
+        VALUE_BUCKET, ge=1, le=65535, description="sent values per norm; null: one norm per tensor"
     )
-    indices: IndexCoding = Field("rice", description="how the positions of kept values are coded")
+    indices: IndexCoding = Field("rice", description="index coding (raw: 32 bits, auto: shortest)")
 
     @property
     def steps(self) -> int:

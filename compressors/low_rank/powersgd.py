@@ -46,15 +46,13 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class PowerSgdParameters(CompressorParameters):
-    rank: int = Field(4, ge=1, description="r, columns of P and Q")
+    rank: int = Field(4, ge=1, description="columns of the factors P and Q (r)")
     min_compression_rate: float = Field(
-        2.0, ge=1, description="compress a matrix only when it shrinks by more than this"
+        2.0, ge=1, description="compress a matrix only if it shrinks by more than this factor"
     )
-    warm_start: bool = Field(
-        True, description="start from the last step's Q; else a new Gaussian at each step"
-    )
-    error_feedback: bool = Field(True, description="add what was left out to the next gradient")
-    start: int = Field(0, ge=0, description="steps of dense all-reduce before compression begins")
+    warm_start: bool = Field(True, description="start from the previous step's Q; else a random Q")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
+    start: int = Field(0, ge=0, description="steps of dense all-reduce before compression")
     alternate: bool = Field(
         False, description="send P at one step and Q at the next: half the bits"
     )

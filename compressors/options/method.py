@@ -42,7 +42,7 @@ def _steps(given: Any) -> Any:
 
 
 class Kept(CompressorParameters):
-    names: tuple[str, ...] = Field((), description="name patterns, such as *.bias")
+    names: tuple[str, ...] = Field((), description="patterns of tensor names, such as *.bias")
     below: int = Field(0, ge=0, description="tensors with fewer elements than this")
 
     @model_validator(mode="before")
@@ -62,7 +62,7 @@ class WarmUp(CompressorParameters):
     """Steps in which the share sent falls exponentially to the method's own, as in DGC (Y. Lin et
     al., arXiv:1712.01887, section 3.3), but a little in each step."""
 
-    steps: _Steps = Field(description="number of steps until the final share; below 1: a share")
+    steps: _Steps = Field(description="steps until the final share; below 1: a share of all steps")
     first: Ratio = Field(0.25, alias="from", description="share sent in the first step")
 
     def share(self, step: int, final: float) -> float:
@@ -78,7 +78,7 @@ class Options(CompressorParameters):
     dense_steps: _Steps | None = Field(
         None, description="dense steps before the method starts; below 1: a share of all steps"
     )
-    payload: HalfFormat | None = Field(None, description="format of all-reduced float32 sums")
+    payload: HalfFormat | None = Field(None, description="16-bit format for float32 all-reduces")
     dense_tensors: Kept | None = Field(
         None, description="tensors exchanged dense", examples=[{"names": ["*.bias"], "below": 2048}]
     )

@@ -30,10 +30,10 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 class TorchPostLocalSgdParameters(CompressorParameters):
     start: int = Field(
-        100, ge=0, description="start_localSGD_iter, steps of dense all-reduce before"
+        100, ge=0, description="steps of dense all-reduce before local steps (start_localSGD_iter)"
     )
-    interval: int = Field(4, ge=1, description="period of the model averager, in steps")
-    momentum: float = Field(0.9, ge=0, lt=1, description="heavy-ball momentum of the optimiser")
+    interval: int = Field(4, ge=1, description="steps between averagings of the models (period)")
+    momentum: float = Field(0.9, ge=0, lt=1, description="heavy-ball momentum on each worker")
 
 
 class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):

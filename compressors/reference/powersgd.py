@@ -34,17 +34,19 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class TorchPowerSgdParameters(CompressorParameters):
-    rank: int = Field(1, ge=1, description="matrix_approximation_rank, columns of P and Q")
+    rank: int = Field(
+        1, ge=1, description="columns of the factors P and Q (matrix_approximation_rank)"
+    )
     start: int = Field(
-        1000, ge=0, description="start_powerSGD_iter, steps of dense all-reduce before"
+        1000, ge=0, description="steps of dense all-reduce before compression (start_powerSGD_iter)"
     )
     min_compression_rate: float = Field(
-        2.0, gt=0, description="compress a matrix only when it shrinks by more than this"
+        2.0, gt=0, description="compress a matrix only if it shrinks by more than this factor"
     )
-    error_feedback: bool = Field(True, description="add what was left out to the next gradient")
-    warm_start: bool = Field(True, description="start from the last step's Q")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
+    warm_start: bool = Field(True, description="start from the previous step's Q; else a random Q")
     epsilon: float = Field(
-        0.0, ge=0, description="orthogonalization_epsilon, added to the norm of each column"
+        0.0, ge=0, description="added to the norm of each column (orthogonalization_epsilon)"
     )
 
 

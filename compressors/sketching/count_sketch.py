@@ -46,10 +46,10 @@ Keys = NDArray[np.uint64]
 
 
 class CountSketchParameters(CompressorParameters):
-    rows: int = Field(5, ge=1, le=15, description="r, independent hashes of each element")
-    column_ratio: Ratio = Field(0.075, description="c, columns of the table, as a fraction of n")
-    ratio: Ratio = Field(0.0075, description="fraction of the bucket that is updated")
-    momentum: float = Field(0.9, ge=0, lt=1, description="rho, momentum in the sketch")
+    rows: int = Field(5, ge=1, le=15, description="rows of the sketch, each with its own hash (r)")
+    column_ratio: Ratio = Field(0.075, description="sketch columns (c) as a fraction of elements")
+    ratio: Ratio = Field(0.0075, description="fraction of a DDP bucket's elements to update")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the sketch (rho)")
 
 
 class CountSketch(Compressor[CountSketchParameters]):

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,6 +163,7 @@ def _values(place: str, texts: Iterable[str], problems: list[Problem]) -> Iterat
         yield Value(text=text, data=data)
 
 
+_SHOWN = 3  # most problems of one key that are reported
 _MANY = 1000  # number of points from which the progress of checking is shown
 
 
@@ -273,12 +275,23 @@ class _Faults:
         self._found.setdefault(key, []).append(tuple(chosen))
 
     def raise_any(self, *, combined: bool = False) -> None:
-        """Raise `InputError` for problems, of single values or combinations."""
-        if self._found:
-            raise InputError(
-                self._with_values(Problem(place=place, message=message, hint=hint), where, combined)
-                for (place, message, hint), where in self._found.items()
-            )
+        """Raise `InputError` for problems, of single values or combinations, but at most `_SHOWN`
+        of one key."""
+        if not self._found:
+            return
+        number = Counter(place for place, _, _ in self._found)
+        shown: Counter[str] = Counter()
+        problems = []
+        for (place, message, hint), where in self._found.items():
+            shown[place] += 1
+            left = number[place] - _SHOWN
+            if shown[place] > _SHOWN:
+                continue
+            more = left > 0 and shown[place] == _SHOWN
+            text = f"{message} (and {left} more problems of this key)" if more else message
+            problem = Problem(place=place, message=text, hint=hint)
+            problems.append(self._with_values(problem, where, combined))
+        raise InputError(problems)
 
     def _with_values(
         self, problem: Problem, where: Sequence[Sequence[Value]], combined: bool

@@ -6,8 +6,9 @@ through the durations of one rank's computations and collectives, so
     iteration in a world = exact iteration as stated * f(world) / f(as stated)
 
 where f is the step of the slowest rank (`one_rank.py`), whose collectives take as long as if all
-ranks entered together; a few recorded steps stand for each phase. What f omits (skew, shared cores,
-randomness) is assumed to scale all worlds alike. `docs/model/uncertainty.md` has the error.
+ranks entered together; a few recorded steps stand for each phase, and a few paces for random times.
+What f omits (skew, shared cores) is assumed to scale all worlds alike. `docs/model/uncertainty.md`
+has the error.
 
 Kernel prices are linear in the launch time and in the reciprocals of the rates, on host and device
 separately; the other parts of a plan are linear in the training's figures; forward and backward are
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +30,9 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
 from gcsim.scenarios.uncertainty.drawn import Drawn
-from gcsim.scenarios.uncertainty.figures import Column
+from gcsim.scenarios.uncertainty.figures import Column, Rows
 from gcsim.scenarios.uncertainty.kernel_use import counts
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import combined_time
 from gcsim.simulator.devices.pricing import PriceList
@@ -48,15 +50,15 @@ from gcsim.simulator.plans import (
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.averages import slow_ranks
-from gcsim.simulator.steps.events.even_cluster import EvenCollectiveTimes
+from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.training import Code, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
-Rows = NDArray[np.float64]  # a column per world
 _RECORDED = 4  # most recorded steps of a phase that are evaluated
-_PACES = 20  # iterations over which the slowest rank's slowdown is averaged
+_ITERATIONS = 20  # iterations in which the slowest rank's slowdown is drawn
+_PACES = 4  # paces that stand for these
 
 
 class Approximation:
@@ -74,10 +76,11 @@ class Approximation:
         seed: int,
         collective_times: CollectiveTimes | None = None,
         group: int = 0,
+        ranks: NDArray[np.bool_] | None = None,
     ) -> None:
         """`training`: the stated one on `nodes` nodes; `collective_times`: those of another
         approximation in the same worlds, to share; `group`: the rank's group of nodes, to which
-        `prices` and `compute` belong."""
+        `prices`, `compute` and `ranks` (None: all) belong."""
         cluster = with_nodes(drawn.cluster(0), nodes).all_like(group)
         self._slower = drawn.kernel_extras(group)
         self._drawn, self._worlds = drawn, drawn.worlds
@@ -87,12 +90,8 @@ class Approximation:
         )
         self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
-
-        def planner(training: Training) -> Planner:
-            together = EvenCollectiveTimes(cluster, training, self._together)
-            return Planner(cluster, compute, training, prices, together)
-
-        self._planner = planner(training)
+        self._planner = Planner(cluster, compute, training, prices)
+        self._sending = RingPrograms(cluster).sending
         self._known: dict[tuple[int, ...], tuple[tuple[Compute, ...], Column]] = {}
         one = Fraction(1)  # both factors are linear in their figures
         skewed = 1 + drawn.figure(training.noise, ("training", "noise"), "skew") * float(
@@ -102,24 +101,13 @@ class Approximation:
         crowd = drawn.figure(training.shared_node, ("training", "shared_node"), "slowdown") * float(
             pass_slowdown(cluster, alike) - 1
         )
-        longer = (
-            skewed * drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
-        )
-        self._passes = drawn.passes(group) * longer / longer[0]
-        self._beside = [
-            (planner(replace(training, interference=interference)), places)
-            for interference, places in drawn.interferences
-        ]
+        longer = drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
+        self._paces = _paces(cluster, training, seed, ranks)
+        self._slowdown = sum(self._paces) / len(self._paces)
+        self._local = drawn.passes(group) * longer / longer[0]
+        """Factor on the stated passes of steps without a collective, by world."""
+        self._passes = self._local * skewed / skewed[0]
         self._streamed = training.encode_on == "communicator"
-        self._slowdown = _slowdown(cluster, training, seed)
-
-    def _together(
-        self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
-    ) -> Times:
-        finishes: Times = starts + round(
-            self.collective_times(record, server_time, self._extra((), 1))[0]
-        )
-        return finishes
 
     def iteration(self, profile: TrafficProfile) -> Column:
         """Return f of a method, by world."""
@@ -156,70 +144,92 @@ class Approximation:
     def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
-        priced = self._planner.without_interference(step, code)
-        if priced.sharded:
-            return self._sharded(priced, step)
-        plan = self._planner.with_interference(priced)
-        stated, alone = _Durations.of(plan), _Durations.of(priced)
-        parts, before, after, delays, served = (rows[:, None] for rows in stated.rows)
-        for planner, places in self._beside:
-            other = _Durations.of(planner.with_interference(priced))
-            more = [far - near for far, near in zip(other.rows, stated.rows, strict=True)]
-            parts, before, after, delays, served = (
-                rows + rise[:, None] * places
-                for rows, rise in zip((parts, before, after, delays, served), more, strict=True)
-            )
-        passes = self._slowdown * self._passes
-        parts = parts * passes
+        plan = self._planner.without_interference(step, code)
+        if plan.sharded:
+            return self._sharded(plan, step)
+        passes = self._passes if any(one.collectives for one in step.exchanges) else self._local
+        parts = np.array([[part] for part in (*plan.compute.parts, plan.compute.rest)]) * passes
         waits = self._drawn.waits
         parts[0], parts[1:] = (parts[0] + waits * parts[1:].sum(axis=0), parts[1:] * (1 - waits))
-        on_stream = self._slowdown * float(plan.side_slowdown if plan.side_stream else 1)
-        times: list[Column] = []
-        extra_before, extra_after = [], []
-        framework = self._framework(profile, len(step.exchanges))
-        together: dict[tuple[int, int, int], Column] = {}  # by identity: buckets share records
-        for exchange, around in zip(step.exchanges, framework, strict=True):
+        on_stream = float(plan.side_slowdown if plan.side_stream else 1)
+        times: list[Rows] = []  # alone, during computation, of sending
+        before, after, delays, first = [], [], [], [0]
+        worlds = len(self._worlds)
+        nowhere, framework = np.zeros(worlds), self._framework(profile, len(step.exchanges))
+        together: dict[tuple[int, int, int], Rows] = {}  # by identity: buckets share records
+        for exchange, work, around in zip(step.exchanges, plan.buckets, framework, strict=True):
             start, *answers = exchange.computes
-            first, *payloads = payloads_of(exchange, self._cluster)
+            ranks, *payloads = payloads_of(exchange, self._cluster)
             moments = () if exchange.moments is None else (exchange.moments,)
-            extra_before.append(self._extra((start, *moments), first))
-            pairs = zip(answers, payloads, strict=True)
-            extra_after += [self._extra((compute,), number) for compute, number in pairs]
+            before.append(
+                sum(job.duration for job in work.before) + self._extra((start, *moments), ranks)
+            )
+            after += [
+                job.duration + self._extra((compute,), number)
+                for job, compute, number in zip(work.after, answers, payloads, strict=True)
+            ]
             if answers:  # as `plans.with_code_time`
-                extra_before[-1] = extra_before[-1] + around / 2
-                extra_after[-1] = extra_after[-1] + around / 2
-            servers = exchange.servers or (None,) * len(exchange.collectives)
-            for record, by, ranks in zip(exchange.collectives, servers, payloads, strict=True):
-                number = len(times)
-                server_time = round(float(stated.rows[_SERVED][number]))
-                longer = waits * alone.rows[_DELAYS][number] + (1 - waits) * delays[number]
+                before[-1] = before[-1] + around / 2
+                after[-1] = after[-1] + around / 2
+            nothing = (0,) * len(answers)
+            for record, by, number, server_time, delay in zip(
+                exchange.collectives,
+                exchange.servers or (None,) * len(answers),
+                payloads,
+                work.server_times or nothing,
+                work.exit_delays or nothing,
+                strict=True,
+            ):
                 name = id(record), server_time, id(by)
                 if name not in together:
                     parted = self._cluster.servers if record.kind == "push_pull" else 1
-                    more_served = self._extra(() if by is None else (by,), ranks, parted)
-                    together[name] = self.collective_times(record, server_time, more_served)
-                times.append(longer + together[name])
+                    more_served = self._extra(() if by is None else (by,), number, parted)
+                    together[name] = np.vstack(
+                        [
+                            self.collective_times(record, server_time, more_served),
+                            self._sends(record) if plan.slots == 2 else nowhere,
+                        ]
+                    )
+                times.append(together[name])
+                delays.append(delay + nowhere)
+            first.append(len(times))
         if self._streamed:  # as `plans.in_collectives_stream`
-            times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
-            extra_after = [0 * longer for longer in extra_after]
-            for bucket, longer in enumerate(extra_before):
-                if stated.first[bucket] < stated.first[bucket + 1]:
-                    times[stated.first[bucket]] = times[stated.first[bucket]] + longer
-                    extra_before[bucket] = 0 * longer
-        worlds = len(self._worlds)
-        found = np.empty(worlds)
+            delays = [delay + longer for delay, longer in zip(delays, after, strict=True)]
+            after = [0 * longer for longer in after]
+            for bucket, (one, following) in enumerate(pairwise(first)):
+                if one < following:
+                    delays[one] = delays[one] + before[bucket]
+                    before[bucket] = 0 * before[bucket]
+        found = np.empty((len(self._paces), worlds))
+        alone, overlapped, sends = np.array(times).reshape(-1, 3, worlds).swapaxes(0, 1)
+        alone, overlapped = (
+            np.array(delays).reshape(-1, worlds) + each for each in (alone, overlapped)
+        )
         one_rank.exchange_times(
             parts,
-            on_stream * (before + np.array(extra_before).reshape(-1, worlds)),
-            np.array(times).reshape(-1, worlds),
-            on_stream * (after + np.array(extra_after).reshape(-1, worlds)),
-            stated.first,
+            on_stream * np.array(before).reshape(-1, worlds),
+            alone,
+            overlapped if plan.machines is None else alone,
+            sends / alone,
+            on_stream * np.array(after).reshape(-1, worlds),
+            self._drawn.beside if plan.machines is None else 1 + nowhere,
+            np.array(first),
+            np.array(self._paces),
             plan.side_stream,
             plan.slots,
             plan.gathers,
             found,
         )
-        return self._whole(plan, found, passes)
+        return self._whole(plan, found.mean(axis=0), passes)
+
+    def _sends(self, record: CollectiveRecord) -> Column:
+        """Return how long a rank sends in a collective; infinite if it runs exclusively."""
+        network, figures = self._cluster.network, ("bandwidth", "efficiency")
+        sends = self._sending(record)
+        rates = [self._drawn.figure(network, ("cluster", "network"), each) for each in figures]
+        slower = np.prod([rate[0] / rate for rate in rates], axis=0)
+        longer: Column = slower * (np.inf if sends is None else sends)
+        return longer
 
     def _sharded(self, plan: StepPlan, step: Step) -> Column:
         """Return the step of a rank with sharded weights."""
@@ -241,7 +251,8 @@ class Approximation:
                     unit.between,
                 )
             )
-            times.append([self.collective_times(one, 0, nothing) for one in exchange.collectives])
+            records = exchange.collectives
+            times.append([self.collective_times(one, 0, nothing)[0] for one in records])
         streams = sharded.Streams(
             np.zeros(len(self._worlds)), lambda unit, place, entry: entry + times[unit][place]
         )
@@ -301,7 +312,7 @@ class Approximation:
         """Add the other micro-batches and the optimiser to the step."""
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
-        return alone * passes + exchanged + self._slowdown * plan.optimizer
+        return self._slowdown * (alone * passes + plan.optimizer) + exchanged
 
 
 def approximations(
@@ -316,14 +327,18 @@ def approximations(
 ) -> list[Approximation]:
     """Return an approximation for each distinct group among the first `nodes` nodes."""
     cluster = with_nodes(drawn.cluster(0), nodes)
+    alike = np.repeat(
+        first_alike(cluster, compute) or [0], cluster.ranks_of_groups or [cluster.workers]
+    )
     found: list[Approximation] = []
-    for number in sorted({0, *first_alike(cluster, compute)}):
+    for number in np.unique(alike).tolist():
         device = cluster.groups[number].device if number else cluster.device
         found.append(
             Approximation(
                 drawn, nodes, training, compute.of_group(number), profiles,
                 prices=prices.for_device(device) if number else prices, seed=seed,
                 collective_times=found[0].collective_times if found else None, group=number,
+                ranks=alike == number,
             )
         )  # fmt: skip
     return found
@@ -333,38 +348,6 @@ def slowest(ranks: Sequence[Approximation], profile: TrafficProfile) -> Column:
     """Return f of a method on the slowest group's rank, which an iteration waits for."""
     times: Column = np.maximum.reduce([rank.iteration(profile) for rank in ranks])
     return times
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Durations:
-    rows: tuple[Column, ...]
-    """Parts of backward; `before` by bucket; by collective `after`, exit delay and servers'
-    computation."""
-    first: NDArray[np.int64]  # number of each bucket's first collective, then their total number
-
-    @staticmethod
-    def of(plan: StepPlan) -> _Durations:
-        parts = [*plan.compute.parts, plan.compute.rest]
-        before = [sum(job.duration for job in work.before) for work in plan.buckets]
-        after: list[int] = []
-        delays: list[int] = []
-        served: list[int] = []
-        first = [0]
-        for work in plan.buckets:
-            count = len(work.collectives)
-            after += [job.duration for job in work.after]
-            delays += work.exit_delays or (0,) * count
-            served += work.server_times or (0,) * count
-            first.append(first[-1] + count)
-        return _Durations(
-            rows=tuple(
-                np.array(each, np.float64) for each in (parts, before, after, delays, served)
-            ),
-            first=np.array(first, dtype=np.int64),
-        )
-
-
-_DELAYS, _SERVED = 3, 4
 
 
 def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
@@ -408,11 +391,14 @@ def _every(phase: Phase) -> int:
     return -(-len(phase.steps) // _RECORDED)
 
 
-def _slowdown(cluster: Cluster, training: Training, seed: int) -> float:
-    """Return the mean factor on the slowest rank's computation."""
+def _paces(
+    cluster: Cluster, training: Training, seed: int, ranks: NDArray[np.bool_] | None
+) -> list[float]:
+    """Return equally frequent factors on the computation of the slowest of these ranks."""
     slow, noise = slow_ranks(cluster, training), training.noise
     constant = np.ones(cluster.workers) if slow is None else slow
     if noise is None or not (noise.variation or noise.slow_probability):
-        return float(constant.max())
-    drawn = [slowdowns(noise, seed, n, cluster.workers) * constant for n in range(_PACES)]
-    return float(np.mean([one.max() for one in drawn]))
+        return [float(constant[ranks].max())]
+    drawn = [slowdowns(noise, seed, n, cluster.workers) * constant for n in range(_ITERATIONS)]
+    slowest = np.sort([one[ranks].max() for one in drawn])
+    return [float(part.mean()) for part in np.split(slowest, _PACES)]

@@ -3,6 +3,8 @@
 A collective is simulated in the stated world, in worlds with a single input at the end farther from
 its stated value, and in some drawn worlds. The others are interpolated:
 
+- While ranks compute, buses may be slower: collectives have a second set of worlds
+  (`Drawn.with_slow_buses`), which share the simulations.
 - Over worlds, the coordinates are the inputs that change the duration: times, and reciprocals of
   rates. While the critical path stays the same, the duration is linear in these. So a plane through
   the stated and single-input worlds is used if it predicts `PROBES` drawn worlds. Otherwise Gloo's
@@ -30,8 +32,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.drawn import Drawn
-from gcsim.scenarios.uncertainty.figures import Column, Input
-from gcsim.scenarios.uncertainty.worlds import moves_links
+from gcsim.scenarios.uncertainty.figures import Column, Input, Rows
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.in_worlds import last_exits
@@ -61,19 +62,25 @@ class CollectiveTimes:
     def __init__(self, drawn: Drawn, nodes: int, records: Sequence[CollectiveRecord]) -> None:
         """`records`: all collectives that will be looked up."""
         cluster = with_nodes(drawn.cluster(0), nodes)
-        inputs = drawn.inputs
-        self._worlds = worlds = drawn.worlds
+        inputs, first = drawn.inputs, len(drawn.worlds) - len(drawn.inputs)
+        self._count = len(drawn.worlds)
         self._single = cluster.workers == 1
         if self._single:
             return
+        drawn = drawn.with_slow_buses()
+        self._worlds = worlds = drawn.worlds
+        self._bus = drawn.bus.tolist()
         self._cluster_in = cache(lambda number: _steady(with_nodes(drawn.cluster(number), nodes)))
-        self._inputs = [one for one in inputs if _moves_collectives(one, cluster, records)]
-        self._places = worlds.coordinates(self._inputs)
-        first = len(worlds) - len(inputs)
+        self._inputs = [one for one in drawn.linked if _moves_collectives(one, cluster, records)]
+        self._places = drawn.coordinates(self._inputs)
         self._alone = [first + inputs.index(one) for one in self._inputs]
-        distant = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
+        slowed = list(range(self._count, len(worlds)))  # while ranks compute
+        if slowed:  # the bus is slowest in the stated world, or where its input is at its end
+            self._alone.append(max((slowed[0], *slowed[first:]), key=self._bus.__getitem__))
+        several = [*range(1, first), *slowed[1:first]]  # worlds in which several inputs may change
+        distant = [several[place] for place in _far_apart(self._places[several], SUPPORT)]
         self._support = [0, *self._alone, *(distant if self._alone else [])]
-        self._moved = [*range(first), *self._alone]
+        self._moved = [*range(first), *self._alone, *slowed]
         """Worlds that may differ from the stated one."""
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
         """Number of support points that are simulated to test for a plane."""
@@ -102,19 +109,26 @@ class CollectiveTimes:
                 self._tuners = worlds.values([one])[0][0]
         if any(link.timed for link in cluster.links()):  # NCCL's tuner sees the rate change
             self._tuners = np.full(len(worlds), self._tuners[0])
-        self._moving_names = {one.name for one in inputs if moves_links(one)}
+        self._moving_names = {one.name for one in drawn.linked}
         self._simulated_on = _simulated_on(self._cluster_in(0).wiring)
         self._simulated_at: dict[int, _Simulated] = {}
         self._in_rings: dict[CollectiveRecord, Column | None] = {}
         self._together = np.zeros(cluster.workers, dtype=np.int64)
-        self._weights: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        self._weights: dict[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        """Support points whose coordinates differ, and their weights, by moving input."""
         self._of = cache(self._by)
         self._anchors = _anchors(records)
 
-    def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
-        """Return durations by world; `more`: extra computation of the servers, by world."""
+    def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Rows:
+        """Return durations by world `[2, worlds]`, alone and (not less) while all ranks compute;
+        `more`: extra computation of the servers, by world."""
         if self._single:
-            return np.full(len(self._worlds), _NOTHING)
+            return np.full((2, self._count), _NOTHING)
+        times = self._times(record, server_time, np.resize(more, len(self._worlds)))
+        alone, *slow = times.reshape(-1, self._count)
+        return np.stack([alone, np.maximum.reduce([alone, *slow])])
+
+    def _times(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
         if record not in self._in_rings:
             self._in_rings[record] = self._ring(record)
         around = self._in_rings[record]
@@ -189,10 +203,10 @@ class CollectiveTimes:
     def _plane(self, points: Column, moving: tuple[int, ...]) -> Column | None:
         """Return durations by the plane of single-input worlds; None if it misses a point."""
         inputs, first = list(moving), 1 + len(self._alone)
-        stated = self._places[0, inputs]
-        far = self._places[[self._alone[n] for n in inputs], inputs]
-        slopes = (points[1:first][inputs] - points[0]) / (far - stated)
-        found: Column = points[0] + (self._places[:, inputs] - stated) @ slopes
+        away = self._places[:, inputs] - self._places[0, inputs]
+        far = away[[self._alone[number] for number in inputs]]
+        slopes = np.linalg.solve(far, points[1:first][inputs] - points[0])
+        found: Column = points[0] + away @ slopes
         expected = found[self._support[first : len(points)]]
         if (abs(expected - points[first:]) > _IN_PLANE * points[first:]).any():
             return None
@@ -204,7 +218,8 @@ class CollectiveTimes:
         known = self._simulated_at.get(number)
         if known is None:
             slow = self._worlds[self._support[number]].slowness.items()
-            world = tuple((name, each) for name, each in slow if name in self._moving_names)
+            moved = tuple((name, each) for name, each in slow if name in self._moving_names)
+            world = self._bus[self._support[number]], moved
             known = self._simulated_at[number] = self._simulated_on.setdefault(world, {})
         name = record, server_time, algorithm
         if name not in known:
@@ -225,13 +240,12 @@ class CollectiveTimes:
         """Interpolate durations over all worlds."""
         if not moving:
             return np.full(len(self._places), points[0])
-        drawn = range(1 + len(self._alone), len(points))
-        used = [0, *(1 + number for number in moving), *drawn]
         if moving not in self._weights:
             places = self._places[:, list(moving)]
-            support = places[[self._support[n] for n in used]]
-            self._weights[moving] = _interpolation(support, places)
-        found: Column = self._weights[moving] @ points[used]
+            support, used = np.unique(places[self._support], axis=0, return_index=True)
+            self._weights[moving] = used, _interpolation(support, places)
+        used, weights = self._weights[moving]
+        found: Column = weights @ points[used]
         return np.maximum(found, _NOTHING)
 
 
@@ -266,18 +280,13 @@ def _interpolation(
     tail = known[:, count:]
     system = np.vstack([known, np.hstack([tail.T, np.zeros((tail.shape[1],) * 2)])])
     wanted = rows(places).T
-    try:  # least squares take 20 ms on busy cores, as their threads wait for each other
-        solved: NDArray[np.float64] = np.linalg.solve(system.T, wanted)
-    except np.linalg.LinAlgError:  # two worlds have the same coordinates
-        solved = np.linalg.lstsq(system.T, wanted, rcond=None)[0]
+    solved: NDArray[np.float64] = np.linalg.solve(system.T, wanted)
     return solved[:count].T
 
 
 def _moves_collectives(one: Input, cluster: Cluster, records: Sequence[CollectiveRecord]) -> bool:
     """Whether collectives may depend on this input."""
     key_path = one.main.key_path
-    if not moves_links(one):
-        return False
     if key_path == ("cluster", "network") and cluster.nodes == 1:
         return False
     return key_path != ("cluster", "sums") or one.main.field in {record.dtype for record in records}

@@ -28,6 +28,7 @@ KeyPath = tuple[str | int, ...]
 """Path from the cluster (`cluster`) or training (`training`): fields, keys, places."""
 
 Column = NDArray[np.float64]  # a column has an entry per world
+Rows = NDArray[np.float64]  # a column per world
 
 _RANGE = "_range"
 _RATES = frozenset({"bandwidth", "efficiency", "flop_rate", "grouped"})

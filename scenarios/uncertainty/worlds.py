@@ -85,6 +85,11 @@ class Worlds(Sequence[World]):
         own = {name: float(column[number]) for name, column in self._columns.items()}
         return World({name: slow for name, slow in own.items() if not isnan(slow)})
 
+    def twice(self) -> Worlds:
+        """Return these worlds, then all of them again."""
+        columns = {name: np.tile(column, 2) for name, column in self._columns.items()}
+        return Worlds(columns, 2 * self._count)
+
     def with_stated(self, inputs: Sequence[Input]) -> Worlds:
         """Return the stated world, then these, then for each input one that changes only it."""
         first = 1 + self._count

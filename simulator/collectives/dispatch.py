@@ -347,10 +347,8 @@ def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Clust
 
 
 def ring_or_tree(record: CollectiveRecord, cluster: Cluster) -> tuple[str, str, Fraction] | None:
-    """Return `nccl.ring_and_tree` by name; None if NCCL's tuner has no such choice, or the record
-    is not for all ranks."""
-    if record.scope != "all":
-        return None
+    """Return `nccl.ring_and_tree` by name; None if NCCL's tuner has no such choice."""
+    cluster = participants(record, cluster)
     sent, kind = sizes_sent(record, cluster.workers), record.kind
     if kind not in {"all_reduce", "all_gather"} or record.by_servers:
         return None

@@ -24,7 +24,7 @@ Semantics for each rank and iteration i (times in integer picoseconds):
 - Communicator: all ranks run collectives in order of iteration, bucket, place in the bucket's
   exchange, whatever the order of requests. A rank enters a collective when it has asked for it and
   left the previous one; with two slots, when it has asked for it, entered the previous one and left
-  all but one of those before it. With one slot `BucketWork.exit_delays` postpone every exit.
+  all but one of those before it. `BucketWork.exit_delays` postpone every exit.
 - A rank's optimiser runs on the compute stream when its exchanges and backward pass are done; then
   the iteration is finished.
 - Ranks of a machine share its cores (`StepPlan.machines`): while n of their streams run jobs of

@@ -1,4 +1,5 @@
-"""Hash of the code of gcsim that a profile depends on, ignoring comments and docstrings.
+"""Hash of the code of gcsim that a profile depends on, ignoring comments, docstrings and
+descriptions of options.
 
 A compressor reaches what its module imports, at the top or inside functions, recursively; and all
 of `traces`, which finds models and tasks by name. One that reaches the registry, or a user's own,
@@ -28,7 +29,7 @@ COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
 _NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance", f"{COMPRESSORS}.options")
 """Deployment, checks and options of methods: not part of a profile's code unless reached."""
-_MEMO = "code.trees"
+_MEMO = "code.hashes"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
 
@@ -114,7 +115,7 @@ def parsed(source: str) -> Known:
 
 
 def _told(node: Any, names: dict[str, None]) -> Any:
-    """Return a tree as plain values, without empty ones and docstrings; add its imports to
+    """Return a tree as plain values, without empty ones and texts; add its imports to
     `names`."""
     kind = node.__class__  # runs 400,000 times: no `isinstance`
     if kind is list:
@@ -134,11 +135,14 @@ def _told(node: Any, names: dict[str, None]) -> Any:
     return kind.__name__, told
 
 
-def _is_text(line: Any) -> bool:
+def _is_text(node: Any) -> bool:
+    """Whether a statement is a docstring, or an argument the description of an option."""
+    if node.__class__ is ast.keyword:
+        return bool(node.arg == "description")
     return (
-        line.__class__ is ast.Expr
-        and line.value.__class__ is ast.Constant
-        and isinstance(line.value.value, str)
+        node.__class__ is ast.Expr
+        and node.value.__class__ is ast.Constant
+        and isinstance(node.value.value, str)
     )
 
 

@@ -29,7 +29,7 @@ Clip = Annotated[
     float | None,
     Field(
         gt=0,
-        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
+        description="clip to c standard deviations of a bucket (paper: 1.7, 2.5); null: never clip",
     ),
 ]
 

@@ -100,7 +100,7 @@ class Dynamic8Bit(Compressor[P]):
 
 class Fp8Parameters(CompressorParameters):
     format: Literal["e4m3", "e5m2"] = Field(
-        "e4m3", description="e4m3: more precise; e5m2: more range"
+        "e4m3", description="e4m3: more precision; e5m2: more range"
     )
 
 

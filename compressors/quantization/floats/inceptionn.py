@@ -41,7 +41,7 @@ _FORMS = (np.arange(256)[:, None, None] >> [[0], [2], [4], [6]] & 3 == [1, 2, 3]
 
 
 class InceptionnParameters(CompressorParameters):
-    bound: int = Field(10, ge=1, le=MAX_BOUND, description="b: errors of values are below 2^-b")
+    bound: int = Field(10, ge=1, le=MAX_BOUND, description="b: every value's error is below 2^-b")
 
 
 class Inceptionn(Compressor[InceptionnParameters]):

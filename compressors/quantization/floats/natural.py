@@ -52,7 +52,7 @@ _LEAST, _MOST = 2.0 ** (LOWEST + 1 - 127), 2.0 ** (LOWEST + 127 - 127)
 
 class NaturalParameters(CompressorParameters):
     bits: Literal[8, 9] = Field(
-        9, description="sign and 8 bits of exponent, or sign and 7 bits (2^-108 … 2^18 and zero)"
+        9, description="bits per element: sign and 8 exponent bits, or 7 (0, 2^-108 … 2^18)"
     )
 
 

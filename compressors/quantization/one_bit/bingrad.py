@@ -49,7 +49,7 @@ TWO_LEVELS, SYMMETRIC = 0, 1
 
 
 class BinGradParameters(CompressorParameters):
-    bucket: int = Field(2048, ge=1, le=65535, description="elements that share the levels")
+    bucket: int = Field(2048, ge=1, le=65535, description="elements that share two levels")
     clip: Clip = None
 
 

@@ -57,18 +57,18 @@ from gcsim.compressors.sharing import fill_once
 
 class OneBitAdamParameters(CompressorParameters):
     freeze_step: int = Field(
-        100_000, ge=0, description="steps of uncompressed Adam; the variance is kept from then on"
+        100_000, ge=0, description="steps of uncompressed Adam, after which the variance is frozen"
     )
-    beta1: float = Field(0.9, ge=0, lt=1, description="weight of the past in the momentum")
-    beta2: float = Field(0.999, ge=0, lt=1, description="weight of the past in the variance")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam's beta1, decay of the momentum")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's beta2, decay of the variance")
     epsilon: float = Field(1e-8, gt=0, description="added to the square root of the variance")
     scale: Norm = Field(
-        "rms", description="magnitude that the signs share: root mean square or mean magnitude"
+        "rms", description="magnitude that the signs share: mean magnitude or root mean square"
     )
     update: Literal["adam", "momentum"] = Field(
         "momentum",
-        description="what is returned: momentum over root of variance, or the momentum alone, in "
-        "units of SGD's momentum buffer",
+        description="update returned: Adam's (momentum over root of variance), or the momentum "
+        "alone, in units of SGD's momentum buffer",
     )
 
 

@@ -44,7 +44,7 @@ from gcsim.compressors.sharing import fill_once
 
 
 class OneBitSgdParameters(CompressorParameters):
-    error_feedback: bool = Field(True, description="add what was lost to the next step")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
 
 
 class OneBitSgd(Compressor[OneBitSgdParameters]):

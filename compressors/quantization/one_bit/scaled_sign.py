@@ -98,9 +98,9 @@ class EfSignSgd(ScaledSign):
 
 
 class EfBlockSgdmParameters(CompressorParameters):
-    momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum on each worker (m)")
     block_elements: int | None = Field(
-        None, ge=1, description="most elements that share a scale; null: one scale a tensor"
+        None, ge=1, description="maximum elements that share a scale; null: one scale per tensor"
     )
 
 

@@ -38,7 +38,7 @@ from gcsim.compressors.sharing import fill_once
 
 
 class SignumParameters(CompressorParameters):
-    beta: float = Field(0.9, ge=0, lt=1, description="weight of the past in the running average")
+    beta: float = Field(0.9, ge=0, lt=1, description="decay of the running average of gradients")
 
 
 class SignSgd(Compressor[P]):

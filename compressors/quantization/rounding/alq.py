@@ -87,14 +87,14 @@ class AdaptiveParameters(TableParameters):
     """Hyper-parameters of both ALQ and AMQ."""
 
     update_every: int = Field(
-        1000, ge=1, description="steps between two fits of the levels, the first at step 0"
+        1000, ge=1, description="steps between fits of the levels, the first at step 0"
     )
     distribution: Literal["mixture", "single"] = Field(
         "mixture",
         description="model of the normalised elements: a mixture of truncated normals, one for "
-        "each of the buckets of largest norm, or a single one",
+        "each of the buckets with the largest norms, or a single one",
     )
-    components: int = Field(20, ge=1, description="truncated normals of the mixture")
+    components: int = Field(20, ge=1, description="truncated normals in the mixture")
 
 
 P = TypeVar("P", bound=AdaptiveParameters)
@@ -217,9 +217,9 @@ def in_common(summed: Tensor) -> Numbers:
 
 class AlqParameters(AdaptiveParameters):
     symmetric: bool = Field(
-        True, description="levels 0 and ±, fitted to |r|; else all but -1 and 1 are free"
+        True, description="levels are zero and ± pairs; else all but -1 and 1 are fitted freely"
     )
-    sweeps: int = Field(10, ge=1, description="of coordinate descent over all levels")
+    sweeps: int = Field(10, ge=1, description="sweeps of coordinate descent over all levels")
 
 
 class Alq(AdaptiveLevels[AlqParameters]):
@@ -259,11 +259,13 @@ class Alq(AdaptiveLevels[AlqParameters]):
 
 
 class AmqParameters(AdaptiveParameters):
-    zero: bool = Field(False, description="zero is a level, in the place of the smallest power")
-    epochs: int = Field(
-        50, ge=1, le=10_000, description="steps of gradient descent from each start"
+    zero: bool = Field(
+        False, description="zero is a level; else another power of the multiplier is"
     )
-    learning_rate: float = Field(0.1, gt=0, description="length of such a step, times Psi'")
+    epochs: int = Field(
+        50, ge=1, le=10_000, description="gradient-descent steps on the multiplier, from each start"
+    )
+    learning_rate: float = Field(0.1, gt=0, description="learning rate of this gradient descent")
 
 
 class Amq(AdaptiveLevels[AmqParameters]):

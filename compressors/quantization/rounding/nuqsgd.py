@@ -54,22 +54,22 @@ def exponential_levels(bits: int, multiplier: float, *, zero: bool) -> Table:
 class TableParameters(CompressorParameters):
     """Hyper-parameters of methods whose workers share a table of levels."""
 
-    bits: int = Field(4, ge=2, le=8, description="of an element's code")
+    bits: int = Field(4, ge=2, le=8, description="bits per element")
     bucket: int | None = Field(
         1024,
         ge=1,
         le=65535,
-        description="elements that share one norm (32 bits per bucket); null: one norm a tensor",
+        description="elements that share a norm (32 bits per bucket); null: one norm per tensor",
     )
-    norm: Norm = Field("l2", description="a bucket's norm: l2 (the paper's), or its maximum |v|")
+    norm: Norm = Field("l2", description="norm of a bucket: largest magnitude or l2 (the paper's)")
 
 
 class NuqsgdParameters(TableParameters):
     multiplier: float = Field(
-        0.5, gt=0, lt=1, description="p, ratio of neighbouring levels' magnitudes"
+        0.5, gt=0, lt=1, description="ratio of a level's magnitude to the next larger one (p)"
     )
     zero: bool = Field(
-        True, description="zero is a level (paper); else one more power of p takes its place (code)"
+        True, description="zero is a level (paper); else another power of the multiplier is (code)"
     )
 
 

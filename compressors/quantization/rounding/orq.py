@@ -65,9 +65,9 @@ MAX_SWEEPS = 100
 
 
 class LinearParameters(CompressorParameters):
-    levels: Literal[3, 5, 9] = Field(5, description="s, levels of a bucket's table")
+    levels: Literal[3, 5, 9] = Field(5, description="levels per bucket (s)")
     bucket: int = Field(
-        2048, ge=1, le=MAX_BUCKET, description="elements that share a table (32 s bits per bucket)"
+        2048, ge=1, le=MAX_BUCKET, description="elements that share levels (32 s bits per bucket)"
     )
     clip: Clip = None
 
@@ -130,7 +130,7 @@ class Linear(BucketTables[LinearParameters]):
 
 class OrqParameters(LinearParameters):
     refine: bool = Field(
-        False, description="improve all levels in turn until none moves, not only once each"
+        False, description="refit all levels in turn until none changes, instead of once each"
     )
 
 

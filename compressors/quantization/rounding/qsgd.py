@@ -72,19 +72,19 @@ class QsgdParameters(CompressorParameters):
         7,
         ge=1,
         le=MAX_STEPS,
-        description="s, levels above zero: 2s + 1 values in ceil(log2(2s + 1)) bits (7: 4 bits)",
+        description="levels above zero (s): 2s + 1 levels in ceil(log2(2s + 1)) bits (7: 4 bits)",
     )
     bucket: int | None = Field(
         512,
         ge=1,
         le=MAX_BUCKET,
-        description="elements that share one norm (32 bits per bucket); null: one norm a tensor",
+        description="elements that share a norm (32 bits per bucket); null: one norm per tensor",
     )
-    norm: Norm = Field("max", description="a bucket's norm: its maximum |v|, or l2 (the paper's)")
+    norm: Norm = Field("max", description="norm of a bucket: largest magnitude or l2 (the paper's)")
     coding: Coding = Field(
         "fixed",
-        description="of levels: fixed width, digits of base 2s + 1, or Elias codes of those that "
-        "are not zero",
+        description="coding of levels: fixed width, digits of base 2s + 1, or Elias codes of those "
+        "that are not zero",
     )
 
 

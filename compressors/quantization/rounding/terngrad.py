@@ -45,19 +45,19 @@ _MOST_WORKERS = 127
 
 class TernGradParameters(CompressorParameters):
     clip: float | None = Field(
-        2.5, gt=0, description="c: clip to c standard deviations of the tensor; null: never clip"
+        2.5, gt=0, description="clip to c standard deviations of a tensor; null: never clip"
     )
     packing: Literal["base3", "two_bit", "all_reduce"] = Field(
         "base3",
-        description="five digits in a byte (1.6 bits per element) or two bits each, gathered; or "
-        "summed by an all-reduce as int8 (at most 127 workers)",
+        description="base3: five elements per byte (1.6 bits each); two_bit: 2 bits each; "
+        "all_reduce: int8, summed by an all-reduce (at most 127 workers)",
     )
     shared: bool = Field(
-        True, description="all workers use the largest of their scalars; else each its own"
+        True, description="all workers use the largest of their scalars; else each uses its own"
     )
     scalar: Literal["largest", "clip"] = Field(
         "largest",
-        description="the scalar: the largest clipped magnitude, or the clipping bound itself",
+        description="scalar of a tensor: its largest clipped magnitude, or the clipping bound",
     )
 
     @model_validator(mode="after")

@@ -54,7 +54,7 @@ _LEAST = 1e-38
 
 
 class ThcParameters(CompressorParameters):
-    error_feedback: bool = Field(True, description="add what was lost to the next gradient")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
 
 
 class Thc(ErrorFeedback[ThcParameters]):

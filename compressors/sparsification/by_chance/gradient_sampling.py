@@ -69,10 +69,10 @@ _MOST = 3e38
 class RandomSamplingParameters(CompressorParameters):
     """Hyper-parameters common to all sampling methods."""
 
-    ratio: Ratio = Field(0.01, description="expected fraction sampled of each tensor")
-    rounds: int = Field(5, ge=1, description="at most so many rounds of normalisation")
-    unbiased: bool = Field(False, description="divide received values by their probability")
-    residual: bool = Field(False, description="add what was not sampled to the next step")
+    ratio: Ratio = Field(0.01, description="expected fraction of a tensor's elements to sample")
+    rounds: int = Field(5, ge=1, description="maximum rounds to normalise the probabilities")
+    unbiased: bool = Field(False, description="divide values by their sampling probability")
+    residual: bool = Field(False, description="add the compression error to the next gradient")
     values: ValueFormat = Field("fp16", description="format of the values on the wire")
 
     @model_validator(mode="after")
@@ -83,7 +83,7 @@ class RandomSamplingParameters(CompressorParameters):
 
 
 class RandomSamplingBayesParameters(RandomSamplingParameters):
-    alpha: float = Field(0.9, gt=0.0, le=1.0, description="prior's factor where sampled")
+    alpha: float = Field(0.9, gt=0.0, le=1.0, description="factor on the prior of sampled elements")
 
 
 class GradientSamplingParameters(RandomSamplingParameters):

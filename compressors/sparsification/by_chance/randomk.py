@@ -30,9 +30,11 @@ from gcsim.compressors.segments import Segments, spread
 
 
 class RandomKParameters(CompressorParameters):
-    ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
-    scaled: bool = Field(False, description="multiply by n/k: unbiased, but of high variance")
-    error_feedback: bool = Field(False, description="add what was not drawn to the next step")
+    ratio: Ratio = Field(0.01, description="fraction of a tensor's elements to send")
+    scaled: bool = Field(False, description="scale by about 1 / ratio: unbiased, high variance")
+    error_feedback: bool = Field(
+        False, description="add the compression error to the next gradient"
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:

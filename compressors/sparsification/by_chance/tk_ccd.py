@@ -61,8 +61,8 @@ class _Stage:
 
 
 class TkCcdParameters(CompressorParameters):
-    ratio: Ratio = Field(0.02, description="fraction sent in a trial: the largest and one group")
-    groups: int = Field(100, ge=2, le=60_000, description="Q, groups, and trials of a stage")
+    ratio: Ratio = Field(0.02, description="fraction sent per short step: largest and one group")
+    groups: int = Field(100, ge=2, le=60_000, description="groups of the rest, one per step (Q)")
     values: ValueFormat = Field("fp16", description="format of the values on the wire")
 
     @model_validator(mode="after")

@@ -41,12 +41,14 @@ from gcsim.compressors.segments import Segments, keys_of
 
 
 class VarianceBoundedParameters(CompressorParameters):
-    ratio: Ratio = Field(0.02, description="expected fraction sent of each tensor")
+    ratio: Ratio = Field(0.02, description="expected fraction of a tensor's elements to send")
     bound: float | None = Field(
-        None, gt=0.0, description="eps: E|Q|^2 = (1 + eps)|g|^2; when given, ratio is not used"
+        None, gt=0.0, description="variance of the message / |g|^2 (eps); null: use ratio"
     )
-    rounds: int = Field(2, ge=1, description="at most so many rounds to reach the ratio")
-    indices: IndexCoding = Field("packed", description="how indices travel: ceil(log2 n) bits")
+    rounds: int = Field(2, ge=1, description="maximum rounds to reach the ratio")
+    indices: IndexCoding = Field(
+        "packed", description="index coding (raw: 32 bits, auto: shortest)"
+    )
 
 
 class VarianceBounded(Compressor[VarianceBoundedParameters]):

@@ -36,12 +36,12 @@ from gcsim.compressors.segments import Column, Segments, starts
 
 
 class DeepReduceParameters(CompressorParameters):
-    ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
+    ratio: Ratio = Field(0.01, description="fraction of a tensor's elements to send")
     false_positives: float = Field(
-        0.1, gt=0, le=1, description="expected wrong positives of the filter for each kept element"
+        0.1, gt=0, le=1, description="expected Bloom-filter false positives per top-k element"
     )
-    skip: int = Field(1000, ge=0, description="largest tensor, elements, that travels uncoded")
-    error_feedback: bool = Field(True, description="add what was not sent to the next step")
+    skip: int = Field(1000, ge=0, description="largest tensor sent without the filter, in elements")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
 
     def sizes(self, length: Column) -> NDArray[np.int64]:
         """Return k, m, h and bytes of each tensor's filter, `[4, tensors]`; m and h are 0 without

@@ -64,26 +64,26 @@ PAPER_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 
 
 class DgcParameters(CompressorParameters):
-    ratio: Ratio = Field(0.001, description="kept fraction of each tensor, after warm-up")
-    momentum: float = Field(0.9, ge=0.0, lt=1.0, description="momentum coefficient")
-    nesterov: bool = Field(False, description="Nesterov's form of the momentum")
+    ratio: Ratio = Field(0.001, description="fraction of a tensor's elements to send after warm-up")
+    momentum: float = Field(0.9, ge=0.0, lt=1.0, description="momentum on each worker (m)")
+    nesterov: bool = Field(False, description="use Nesterov instead of heavy-ball momentum")
     factor_masking: bool = Field(True, description="clear the momentum of sent elements")
     clip_norm: float | None = Field(
-        None, gt=0.0, description="clip each local gradient to this norm / sqrt(workers)"
+        None, gt=0.0, description="clip each tensor to this norm / sqrt(workers); null: never clip"
     )
-    sample_ratio: Ratio = Field(0.01, description="fraction sampled for the threshold")
+    sample_ratio: Ratio = Field(0.01, description="fraction of elements sampled for the threshold")
     too_many: Literal["resample", "rescale"] = Field(
         "resample",
-        description="when more than 1.3 k pass: select the k largest of them, or raise the "
-        "threshold by 1.3 and try again",
+        description="when more than 1.3 k elements pass: select the k largest of them, or raise "
+        "the threshold by a factor of 1.3 and retry",
     )
     warmup: Literal["geometric", "paper"] = Field(
-        "geometric", description="kept fractions: ratio^((i+1)/(E+1)), or 25, 6.25, 1.56, 0.4 %"
+        "geometric", description="ratio in epoch i: ratio^((i+1)/(E+1)), or 25, 6.25, 1.56, 0.4 %"
     )
-    warmup_epochs: int = Field(0, ge=0, description="E, epochs with a larger ratio")
-    steps_per_epoch: int = Field(1, ge=1, description="steps in an epoch of the warm-up")
+    warmup_epochs: int = Field(0, ge=0, description="warm-up epochs, with a larger ratio (E)")
+    steps_per_epoch: int = Field(1, ge=1, description="steps per warm-up epoch")
     values: ValueFormat = Field("fp32", description="format of the values on the wire")
-    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
+    indices: IndexCoding = Field("raw", description="index coding (raw: 32 bits, auto: shortest)")
 
 
 class DeepGradientCompression(Compressor[DgcParameters]):

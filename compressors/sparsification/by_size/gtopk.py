@@ -36,8 +36,8 @@ from gcsim.errors import InputError
 
 
 class GlobalTopKParameters(CompressorParameters):
-    ratio: Ratio = Field(0.001, description="kept fraction of each tensor, here and in the end")
-    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
+    ratio: Ratio = Field(0.001, description="fraction of a tensor's elements to send and receive")
+    indices: IndexCoding = Field("raw", description="index coding (raw: 32 bits, auto: shortest)")
 
 
 class GlobalTopK(Compressor[GlobalTopKParameters]):

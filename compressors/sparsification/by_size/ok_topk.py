@@ -81,10 +81,10 @@ class _Schedule:
 
 
 class OkTopKParameters(CompressorParameters):
-    ratio: Ratio = Field(0.01, description="kept fraction of each bucket")
+    ratio: Ratio = Field(0.01, description="target fraction of a DDP bucket's elements to send")
     threshold_interval: int = Field(32, ge=1, description="steps between exact thresholds")
     region_interval: int = Field(
-        64, ge=1, description="steps between repartitions: a multiple of threshold_interval"
+        64, ge=1, description="steps between region updates: a multiple of threshold_interval"
     )
 
     @model_validator(mode="after")

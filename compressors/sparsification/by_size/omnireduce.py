@@ -32,7 +32,7 @@ from gcsim.compressors.sharing import fill_once
 
 
 class OmniReduceParameters(CompressorParameters):
-    block: int = Field(256, ge=1, le=1 << 20, description="elements of a block")
+    block: int = Field(256, ge=1, le=1 << 20, description="elements per block")
 
 
 class OmniReduce(Compressor[OmniReduceParameters]):

@@ -30,10 +30,10 @@ from gcsim.compressors.segments import Segments
 
 
 class TopKParameters(CompressorParameters):
-    ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
-    error_feedback: bool = Field(True, description="add what was not sent to the next step")
+    ratio: Ratio = Field(0.01, description="fraction of a tensor's elements to send")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
     values: sparse.ValueFormat = Field("fp32", description="format of the values on the wire")
-    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
+    indices: IndexCoding = Field("raw", description="index coding (raw: 32 bits, auto: shortest)")
 
 
 class TopK(ErrorFeedback[TopKParameters]):

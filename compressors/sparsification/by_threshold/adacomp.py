@@ -43,9 +43,9 @@ _BYTE = 64
 
 class AdaCompParameters(CompressorParameters):
     bin_conv: int = Field(
-        50, ge=1, le=MOST, description="T, elements in a bin of tensors of three dimensions or more"
+        50, ge=1, le=MOST, description="elements per bin in tensors of three dimensions or more (T)"
     )
-    bin_fc: int = Field(500, ge=1, le=MOST, description="T, elements in a bin of other tensors")
+    bin_fc: int = Field(500, ge=1, le=MOST, description="elements per bin in other tensors (T)")
 
 
 class AdaComp(ErrorFeedback[AdaCompParameters]):

@@ -36,7 +36,7 @@ from gcsim.compressors.segments import Segments
 
 class DrydenParameters(CompressorParameters):
     proportion: Ratio = Field(
-        0.01, description="pi, the fraction of the positive and of the negative elements sent"
+        0.01, description="fraction of the positive and of the negative elements to send (pi)"
     )
 
 

@@ -37,17 +37,17 @@ from gcsim.compressors.segments import Segments
 
 
 class GradientDroppingParameters(CompressorParameters):
-    drop_rate: float = Field(0.99, ge=0, lt=1, description="R, the fraction that is not sent")
+    drop_rate: float = Field(0.99, ge=0, lt=1, description="fraction of elements not to send (R)")
     samples: int | None = Field(
-        100_000, ge=1, description="most elements that the threshold is taken from; null: all"
+        100_000, ge=1, description="maximum elements sampled for the threshold; null: all"
     )
     scope: Literal["bucket", "tensor"] = Field(
-        "bucket", description="what shares a threshold: all of a bucket, or one tensor"
+        "bucket", description="elements that share a threshold: a whole DDP bucket, or one tensor"
     )
-    momentum: float = Field(0.0, ge=0, lt=1, description="m, on the worker; 0: none")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Nesterov momentum on each worker (m)")
     factor_masking: bool = Field(True, description="clear the momentum of sent elements")
     values: ValueFormat = Field("fp32", description="format of the values on the wire")
-    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
+    indices: IndexCoding = Field("raw", description="index coding (raw: 32 bits, auto: shortest)")
 
 
 class GradientDropping(ErrorFeedback[GradientDroppingParameters]):

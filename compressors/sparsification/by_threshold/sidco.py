@@ -56,8 +56,8 @@ _FIRST = 0.25
 
 
 class SidcoParameters(CompressorParameters):
-    ratio: Ratio = Field(0.01, description="d, the fraction of each tensor to aim at")
-    error_feedback: bool = Field(True, description="add what was not sent to the next step")
+    ratio: Ratio = Field(0.01, description="target fraction of a tensor's elements to send (d)")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
 
 
 class Sidco(ErrorFeedback[SidcoParameters]):

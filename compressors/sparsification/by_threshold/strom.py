@@ -29,7 +29,7 @@ from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 class StromParameters(CompressorParameters):
     threshold: float | None = Field(
-        None, gt=0, le=1e38, description="tau, in units of the gradient; null: 0.1"
+        None, gt=0, le=1e38, description="threshold and sent value, in gradient units; null: 0.1"
     )
 
     @property

@@ -32,11 +32,11 @@ from gcsim.compressors.segments import Segments
 
 class ThresholdParameters(CompressorParameters):
     threshold: float = Field(
-        0.01, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
+        0.01, ge=0, le=3e38, description="threshold to send, in gradient units (v)"
     )
-    error_feedback: bool = Field(True, description="add what was not sent to the next step")
+    error_feedback: bool = Field(True, description="add the compression error to the next gradient")
     values: sparse.ValueFormat = Field("fp32", description="format of the values on the wire")
-    indices: IndexCoding = Field("auto", description="how indices travel; auto: the shortest")
+    indices: IndexCoding = Field("auto", description="index coding (raw: 32 bits, auto: shortest)")
 
 
 class Threshold(ErrorFeedback[ThresholdParameters]):

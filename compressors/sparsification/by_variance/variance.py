@@ -48,8 +48,10 @@ from gcsim.errors import InputError, Problem
 
 
 class VarianceParameters(CompressorParameters):
-    alpha: float = Field(1.0, gt=0, description="send when r^2 > alpha v; the paper uses 1 to 2")
-    zeta: float = Field(0.999, gt=0, le=1, description="decay of v at each step without sending")
+    alpha: float = Field(
+        1.0, gt=0, description="send if squared mean > alpha * variance (paper: 1 to 2)"
+    )
+    zeta: float = Field(0.999, gt=0, le=1, description="decay of the variance of unsent elements")
 
 
 class VarianceBased(Compressor[VarianceParameters]):

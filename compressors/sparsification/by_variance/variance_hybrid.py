@@ -32,9 +32,9 @@ from gcsim.compressors.sparsification.by_variance.variance import moments_of
 
 
 class VarianceHybridParameters(CompressorParameters):
-    tau: float = Field(0.01, gt=0, description="value that is sent, and least |r| to send it")
-    alpha: float = Field(2.0, gt=0, description="send when also r^2 > alpha v")
-    zeta: float = Field(0.999, gt=0, le=1, description="decay of v at each step")
+    tau: float = Field(0.01, gt=0, description="threshold and sent value, in gradient units")
+    alpha: float = Field(2.0, gt=0, description="send if also squared mean > alpha * variance")
+    zeta: float = Field(0.999, gt=0, le=1, description="decay of the variance at each step")
 
 
 class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):

@@ -85,13 +85,13 @@ Piece = tuple[Tensor, Column]  # values of all tensors, and the bytes per tensor
 
 class CeSgdParameters(CompressorParameters):
     speculative: float = Field(
-        0.01, ge=0, le=1, description="fraction of the elements outside of V that travels as well"
+        0.01, ge=0, le=1, description="fraction of elements sent in addition to the selection"
     )
     unsent_limit: int = Field(
         100, ge=1, le=254, description="steps after which an unsent element goes first"
     )
     levels: int | None = Field(
-        None, ge=1, le=127, description="l: values rounded to 2 l + 1 levels; null: float32"
+        None, ge=1, le=127, description="levels above zero (l), 2 l + 1 in all; null: float32"
     )
 
 

@@ -17,7 +17,7 @@ Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (`Options::threads`, 2 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -112,9 +112,12 @@ class TwoSlots(communicator.CollectiveRequests):
         return running if beside or not inside else None
 
     def _new(self, pending: communicator.Pending) -> _Running:
-        program = self._programs[pending.request.record]
+        program, delay = self._programs[pending.request.record], pending.request.exit_delay
         running = _Running(pending=pending, ring=None, entered=[-1] * self._count)
         if program is not None:
+            if delay:
+                back = np.zeros(program.ranks, np.int64) if program.after is None else program.after
+                program = replace(program, after=back + delay)
             running.ring = MessageRing(
                 self._env,
                 program,

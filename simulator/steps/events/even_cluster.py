@@ -5,7 +5,8 @@ This determines the order in which each stream serves its pieces on all ranks
 collective's channels occupy multiprocessors, copies and sums take memory bandwidth, host threads
 compete, and kernels that fill the device delay a collective's kernels. During a collective,
 computations take longer by `Interference.computation`. While a rank computes, its node's bus is
-slower (`Interference.bus`); collectives that are limited by the network are not.
+slower (`Interference.bus`); collectives that are limited by the network are not. Two collectives at
+a time share a rank's link (`one_rank.on_shared_link`).
 
 It is computed once per plan by the rules of `step_plan.py`, from the end of the last forward pass,
 for a rank whose neighbours enter each collective at the same time; jobs and collectives end at the
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil, inf, isinf
 from typing import Any
 
 import numpy as np
@@ -36,15 +38,19 @@ from gcsim.simulator.training import Training
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
 """Returns two durations of a collective that all ranks enter together, by record and server time:
 without computation, and (not less) with computation all the time."""
+Sending = Callable[[CollectiveRecord], "Picoseconds | None"]
+"""Returns how long a rank sends in a collective; None: no other one runs at a time."""
 
 
-def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
+def on_even_cluster(
+    plan: StepPlan, computation: Fraction, lengths: Lengths, sending: Sending = lambda _: 0
+) -> StepPlan:
     """Return the plan with its order of service, and with jobs and collectives slowed down."""
     if plan.in_turn or not any(bucket.collectives for bucket in plan.buckets):
         return plan  # buckets run one after the other
     if plan.machines is not None:
-        return _EvenStep(plan, Fraction(0), lengths).plan(slowed=False)
-    step = _EvenStep(plan, computation, lengths)
+        return _EvenStep(plan, Fraction(0), lengths, sending).plan(slowed=False)
+    step = _EvenStep(plan, computation, lengths, sending)
     return step.plan(slowed=computation > 0 or step.alone != step.overlapped)
 
 
@@ -52,8 +58,14 @@ class EvenCollectiveTimes:
     """Durations of collectives that all ranks enter at once, with one draw of random delays."""
 
     def __init__(self, cluster: Cluster, training: Training, execute: CarryOut) -> None:
+        from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
+        from gcsim.simulator.steps.events.message_ring import RingPrograms
+
         self._enter = np.zeros(cluster.workers, dtype=np.int64)
-        self._execute, self._slowly = execute, _slow_bus(cluster, training)
+        slow = slow_bus(cluster, training)
+        self._execute = execute
+        self._slowly = None if slow is None else CollectiveMemo.of(slow)
+        self.sending = RingPrograms(cluster).sending
         self._known: dict[
             tuple[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]
         ] = {}
@@ -72,19 +84,18 @@ class EvenCollectiveTimes:
         return self._known[key]
 
 
-def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
-    """Return collectives on the slowed bus; None if not slower, or with two at a time."""
+def slow_bus(cluster: Cluster, training: Training) -> Cluster | None:
+    """Return the cluster with the slowed bus; None if not slower, or with two at a time."""
     share, bus = training.interference.bus, cluster.intra_node
     crosses = cluster.devices_per_node > 1 or cluster.collectives.stages
     if not share or not crosses or training.concurrent_collectives > 1:
         return None
-    from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
 
     def slowed(link: Link) -> Link:
         return link.exactly(efficiency=link.efficiency / (1 + share))
 
     buses = {node: slowed(own) for node, own in cluster.buses.items()}
-    return CollectiveMemo.of(replace(cluster, intra_node=slowed(bus), buses=buses))
+    return replace(cluster, intra_node=slowed(bus), buses=buses)
 
 
 def _slower(plan: StepPlan, alone: Fraction) -> Callable[[Kind, Picoseconds], Picoseconds]:
@@ -114,7 +125,9 @@ class _EvenStep:
     arrive at the same time the lower number goes first.
     """
 
-    def __init__(self, plan: StepPlan, computation: Fraction, lengths: Lengths) -> None:
+    def __init__(
+        self, plan: StepPlan, computation: Fraction, lengths: Lengths, sending: Sending
+    ) -> None:
         self._given, side, rest = plan, plan.side_stream, len(plan.buckets)
         slower = plan.side_slowdown if side else Fraction(1)
         of_pass, of_job = _slower(plan, Fraction(1)), _slower(plan, slower)
@@ -125,7 +138,8 @@ class _EvenStep:
         self._asks: dict[int, int] = {}  # collective that the end of a piece asks for
         self.alone: list[Picoseconds] = []  # duration of each collective without computation
         self.overlapped: list[Picoseconds] = []  # the same with computation all the time
-        known: dict[tuple[int, Picoseconds], tuple[Picoseconds, Picoseconds]] = {}
+        self._shares: list[float] = []  # of its time that a rank sends; infinite: it runs alone
+        known: dict[tuple[int, Picoseconds], tuple[Picoseconds, Picoseconds, float]] = {}
         """Durations by identity: many buckets share a record, and hashing it is slow."""
         for number, bucket in enumerate(plan.buckets):
             before = [of_job(job.kind, job.duration) for job in bucket.before]
@@ -143,9 +157,12 @@ class _EvenStep:
                 self._jobs.append([of_job(bucket.after[place].kind, bucket.after[place].duration)])
                 served = bucket.server_times[place] if bucket.server_times else 0
                 if (id(record), served) not in known:
-                    known[id(record), served] = lengths(record, served)
+                    sends = sending(record) if plan.slots == 2 else 0
+                    most = inf if sends is None else sends
+                    known[id(record), served] = *lengths(record, served), most
                 delays = bucket.exit_delays[place] if bucket.exit_delays else 0
-                alone, overlapped = known[id(record), served]
+                alone, overlapped, most = known[id(record), served]
+                self._shares.append(most / max(1, alone + delays))
                 self.alone.append(alone + delays)
                 self.overlapped.append(overlapped + delays)
         self._took = [list[Picoseconds]() for _ in self._jobs]
@@ -200,6 +217,8 @@ class _EvenStep:
         arrive(0)
         while True:
             while entered < len(after) and asked[entered] and len(inside) < slots:
+                if any(isinf(self._shares[each] + self._shares[entered]) for each, *_ in inside):
+                    break
                 if alone[entered]:
                     inside.append((entered, alone[entered] * overlapped[entered], now))
                 else:
@@ -218,7 +237,13 @@ class _EvenStep:
                     return
                 asked[entered] = True  # the gather of weights
                 continue
-            speed, rates = slow if inside else whole, alone if running else overlapped
+            speed = slow if inside else whole
+            rates = {each: (alone if running else overlapped)[each] for each, *_ in inside}
+            if len(inside) == 2:
+                from gcsim.simulator.steps.one_rank import on_shared_link
+
+                longer = on_shared_link(*(self._shares[number] for number in rates))
+                rates = {number: ceil(rate / longer) for number, rate in rates.items()}
             ends = [-(-units // speed) for _, units, _ in running]
             passed = min(ends + [-(-units // rates[number]) for number, units, _ in inside])
             now += passed
@@ -227,7 +252,8 @@ class _EvenStep:
                 if units > passed * rates[number]:
                     inside.append((number, units - passed * rates[number], began))
                 else:
-                    self._delays[number] = now - began - alone[number]
+                    if slots == 1:  # else the engine shares the links
+                        self._delays[number] = now - began - alone[number]
                     arrive(after[number])
             for stream, one in enumerate(busy):
                 if one is None:

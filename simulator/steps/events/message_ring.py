@@ -318,6 +318,16 @@ class RingPrograms:
             program, before=copy_times(sent, link), after=after + copy_times(received, link)
         )
 
+    def sending(self, record: CollectiveRecord) -> Picoseconds | None:
+        """Return how long a rank sends in a collective, at most; None: it runs exclusively."""
+        program = self(record)
+        if program is None:
+            return None
+        return max(
+            sum(link.serialization(size) for size in sizes if size != NOTHING)
+            for link, sizes in zip(program.links, sizes_of(program, program.ranks), strict=True)
+        )
+
 
 def in_messages(program: Program, links: Sequence[Link]) -> RingProgram:
     """Convert a program; `links[r]` leads from rank r to rank r + 1, or to r - 1 if `backwards`."""

@@ -171,6 +171,14 @@ def test_python_values_and_yaml_texts_are_the_same_grid() -> None:
         ({"seed": range(1000), "batch_size": range(1, 1001)},
          ["--grid: error: 1,000,000 points are too many; at most 100,000 are allowed"]),
         ({"seed": [{1, 2}]}, ["--grid seed: error: {1, 2} cannot be a value in a scenario"]),
+        # two hundred wrong values are one mistake
+        ({"cluster.nodes": range(-199, 1)},
+         ["--grid cluster.nodes=-199: error: cluster.nodes = -199: must be at least 1; for "
+          "example [1, 2, 4]",
+          "--grid cluster.nodes=-198: error: cluster.nodes = -198: must be at least 1; for "
+          "example [1, 2, 4]",
+          "--grid cluster.nodes=-197: error: cluster.nodes = -197: must be at least 1 (and 197 "
+          "more problems of this key); for example [1, 2, 4]"]),
         # the same bandwidth, and so the same scenario
         (["cluster.network.bandwidth=1 Gbit/s,1000 Mbit/s"],
          ["--grid cluster.network.bandwidth=1000 Mbit/s: error: is the same scenario as "

@@ -55,6 +55,19 @@ def test_comments_and_docstrings_are_no_code(other: str, same: bool) -> None:
     assert (code.parsed(other)[0] == code.parsed("K = 2  # entries\n")[0]) == same
 
 
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("ratio = Field(0.01, description='part that is sent')\n", True),
+        ("ratio = Field(0.02, description='share sent')\n", False),
+        ("ratio = Field(0.01, alias='share sent')\n", False),
+    ],
+)
+def test_an_options_description_is_no_code(other: str, same: bool) -> None:
+    option = "ratio = Field(0.01, description='share sent')\n"
+    assert (code.parsed(other)[0] == code.parsed(option)[0]) == same
+
+
 def changed(
     monkeypatch: pytest.MonkeyPatch, module: str, users: tuple[str, ...] = ()
 ) -> dict[str, bool]:
@@ -177,7 +190,7 @@ def test_a_damaged_memo_is_made_again(tmp_path: Path, monkeypatch: pytest.Monkey
         return found
 
     known = read()
-    memo = tmp_path / "cache" / "code.trees"
+    memo = tmp_path / "cache" / "code.hashes"
     whole = memo.read_bytes()
     (name, *_) = (k for k in json.loads(whole.partition(b"\n")[2]))
     wrong = json.dumps({name: 5}).encode()
@@ -211,7 +224,7 @@ def test_a_file_is_parsed_when_it_is_asked_for(
     known = code.Trees(files.values())
     known[files["room.topk"]]
     known.keep()
-    left = json.loads((tmp_path / "cache" / "code.trees").read_text().partition("\n")[2])
+    left = json.loads((tmp_path / "cache" / "code.hashes").read_text().partition("\n")[2])
     assert [names for _, names in left.values()] == [
         ["room.base"],
         ["room.base", "room.inside.late.K"],
