@@ -30,10 +30,10 @@ _RATES = (FASTEST, 8e11, 1e11, 1.25e10, 1.6e9, 1e8, SLOWEST)
 """Rates that are simulated first; between slow ones gains hardly change."""
 _STEP = 8  # factor to the next slower rate, if the worlds need one
 CLOSE = 2e-3
-"""Relative difference of both iterations at a break-even, without draws."""
-_CLOSER = 5e-3  # the same for printed iterations
-_MOST = 8  # most rates with drawn worlds of a method
-_NEAR = 1.5  # most factor between an end of the range and a rate with drawn worlds
+"""Relative difference of both printed iterations that ends a search."""
+_MOST = 12  # most rates with drawn worlds of a method
+_NEAR = math.log(1.5)  # most distance of an end of the range from a rate with drawn worlds
+_BEYOND = 0.5  # share of that distance by which such a rate is farther than the end
 _CLEAR = math.log(2)  # stated gain from which the worlds' median surely has the same sign
 
 
@@ -46,9 +46,9 @@ def no_break_even(engine: Engine) -> str:
 def break_even(
     engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
-    """Break-evens of methods, with the drawn worlds' range for those in `ranged` if all nodes are
-    alike. Empty if the slowest link's rate is no single number, or nothing is dense. `progress` is
-    called after the scan of rates and after each method."""
+    """Break-evens of methods, with the drawn worlds' range for those in `ranged`. Empty if the
+    slowest link's rate is no single number, or nothing is dense. `progress` is called after the
+    scan of rates and after each method."""
     scenario, link = engine.scenario, slowest_link(engine.question)
     number = scenario.dense
     if link is None or link.no_one_rate or number is None:
@@ -70,8 +70,8 @@ def break_even(
     found = []
     for label, curve in curves.items():
         if curve.stated:
-            wide = label in ranged and not scenario.cluster.groups  # whose draws take a second each
-            found.append(_of_method(label, curve, partial(simulated, [label]), wide=wide))
+            simulate = partial(simulated, [label])
+            found.append(_of_method(label, curve, simulate, wide=label in ranged))
         progress()
     return found
 
@@ -171,9 +171,10 @@ class _Curve:
             return None
         slowest, (low, high) = min(self.stated), self.ends()
         for end in (low or slowest / _STEP, high):
-            rate = _rounded(math.log(min(max(end, SLOWEST), FASTEST)))
-            if all(abs(math.log(rate / known)) > math.log(_NEAR) for known in self.drawn):
-                return rate
+            place = math.log(min(max(end, SLOWEST), FASTEST))
+            away = min((place - math.log(known) for known in self.drawn), key=abs)
+            if abs(away) > _NEAR:
+                return min(max(_rounded(place + _BEYOND * away), SLOWEST), FASTEST)
         return None
 
 
@@ -194,7 +195,7 @@ def _of_method(
         before, found = found, curve.crossing()
         sides.append(curve.gain(rate) > 0)
         if found and equal is None:
-            if not before or abs(curve.gain(rate)) > (_CLOSER if curve.drawn else CLOSE):
+            if not before or abs(curve.gain(rate)) > CLOSE:
                 creeps = len(sides) > 1 and sides[-1] == sides[-2]
                 rate = found.middle if creeps else found.rate
                 continue
