@@ -1,7 +1,7 @@
 """The base class of compressors: one worker's side of an algorithm, written as a generator.
 
     class MyParameters(CompressorParameters):
-        ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
+        ratio: Ratio = Field(0.01, description="fraction of a tensor's elements to send")
 
     class Mine(Compressor[MyParameters]):
         about = About(...)
