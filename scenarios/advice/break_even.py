@@ -29,8 +29,7 @@ from gcsim.scenarios.uncertainty.ranges import interval
 _RATES = (FASTEST, 8e11, 1e11, 1.25e10, 1.6e9, 1e8, SLOWEST)
 """Rates that are simulated first; between slow ones gains hardly change."""
 _STEP = 8  # factor to the next slower rate, if the worlds need one
-CLOSE = 2e-3
-"""Relative difference of both printed iterations that ends a search."""
+_CLOSE = 2e-3  # relative difference of both printed iterations that ends a search
 _MOST = 12  # most rates with drawn worlds of a method
 _NEAR = math.log(1.5)  # most distance of an end of the range from a rate with drawn worlds
 _BEYOND = 0.5  # share of that distance by which such a rate is farther than the end
@@ -195,7 +194,7 @@ def _of_method(
         before, found = found, curve.crossing()
         sides.append(curve.gain(rate) > 0)
         if found and equal is None:
-            if not before or abs(curve.gain(rate)) > CLOSE:
+            if not before or abs(curve.gain(rate)) > _CLOSE:
                 creeps = len(sides) > 1 and sides[-1] == sides[-2]
                 rate = found.middle if creeps else found.rate
                 continue
