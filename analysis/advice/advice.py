@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
 _BISECTED = 4
+_OF_GROUPS = 3  # the same with unlike groups of nodes, where a rate takes up to a second
 _PLANNED = 2  # number of methods that are tried in a mixture with dense buckets
 
 
@@ -295,7 +296,8 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     result = replace(found.result, advice=evidence)
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     named = _advised_labels(found)
-    ranked = () if why_not else _labels_with_break_even(found)
+    most = _OF_GROUPS if engine.scenario.cluster.groups else _BISECTED
+    ranked = () if why_not else _labels_with_break_even(found)[:most]
     with watcher.task("advice", len(ranked) + bool(ranked) + 2) as task:
         ends = break_even(engine, ranked, named, task.advance)
         saved = changes(engine, named)
@@ -382,7 +384,7 @@ def _advised_labels(found: sections.Recommendation) -> list[str]:
 
 
 def _labels_with_break_even(found: sections.Recommendation) -> Sequence[str]:
-    """Return the labels whose break-even is computed: advised, well-known, then other methods."""
+    """Return the labels whose break-even is computed first: advised, well-known, other methods."""
     known = [
         next((row.label for row in found.verdict.rows if row.compressor == kind), None)
         for kind in _WELL_KNOWN
@@ -390,8 +392,7 @@ def _labels_with_break_even(found: sections.Recommendation) -> Sequence[str]:
     labels = [*_advised_labels(found), *(label for label in known if label)]
     every = [row.label for row in found.verdict.rows if row is not found.verdict.dense]
     served = {row.label for row in found.verdict.rows if row.via and row.compressor == "none"}
-    chosen = [label for label in dict.fromkeys([*labels, *every]) if label not in served]
-    return chosen[:_BISECTED]
+    return [label for label in dict.fromkeys([*labels, *every]) if label not in served]
 
 
 def lines(advice: Advice, width: int = 80) -> list[str]:

@@ -1,13 +1,12 @@
 """Rate of the slowest link up to which a method pays, or from which on.
 
-Uncompressed training and the method are simulated over rates, from slow to fast. Where their order
-changes, a bisection finds the rate at which both take the same stated time. (If it changes at no
-rate, the drawn worlds at the rate with the closest times decide whether the printed order does.)
-The range comes from the drawn worlds at three rates around that one, powers of four apart, and at
-more if needed: in each world the gain is interpolated linearly in the logarithm of the rate. The
-break-even itself is the rate with equal printed iterations (medians over the worlds): stated gain
-and the worlds' difference from it are interpolated likewise, and worlds are drawn at each rate that
-is found until it no longer moves.
+Uncompressed training and the method are simulated over rates, from fast to slow. A method's gain,
+the logarithm of its speedup, is linear in the logarithm of the rate between two of them: as stated,
+and how much it differs in the printed iterations (medians over the drawn worlds) and in each world.
+Worlds are drawn where this curve crosses 0, until the printed iterations are equal there, and near
+both ends of the range over the worlds' own crossings.
+
+In a cluster of unlike groups of nodes the rate is that of the group with the slowest links.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from itertools import pairwise
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,27 +23,21 @@ from numpy.typing import NDArray
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.slowest_link import slowest_link
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
-from gcsim.scenarios.result import HIGH, LOW, Row
+from gcsim.scenarios.result import Row
 from gcsim.scenarios.uncertainty.ranges import interval
 
-_STEP = 8.0  # factor between rates, before the bisection
-CLOSE = 2e-3
-"""Relative difference of both iterations that ends a bisection."""
-_ROUGH = 0.1  # the same where worlds are drawn around the rate
-_CLOSER = 1e-2  # the same for printed iterations
-_CORRECTED = 4  # most rates at which the worlds correct the printed one
-_MOST = 14
-_APART = 4.0  # factor between rates with drawn worlds, common to all methods
-_FAR = 3  # steps beyond these rates to which a world's line is extended
-_FLAT = 1e-9
+_RATES = (FASTEST, 8e11, 1e11, 1.25e10, 1.6e9, 1e8, SLOWEST)
+"""Rates that are simulated first; between slow ones gains hardly change."""
+_STEP = 8  # factor to the next slower rate, if the worlds need one
+_CLOSE = 2e-3  # relative difference of both printed iterations that ends a search
+_MOST = 12  # most rates with drawn worlds of a method
+_NEAR = math.log(1.5)  # most distance of an end of the range from a rate with drawn worlds
+_BEYOND = 0.5  # share of that distance by which such a rate is farther than the end
 _CLEAR = math.log(2)  # stated gain from which the worlds' median surely has the same sign
-_WIDENED = 4  # most attempts to find rates that enclose the range and the printed rate
 
 
 def no_break_even(engine: Engine) -> str:
     """Reason for no break-even, in words; empty if there is one."""
-    if engine.scenario.cluster.groups:
-        return "the groups of nodes differ"  # and each rate would take seconds
     link = slowest_link(engine.question)
     return "" if link is None else link.no_one_rate
 
@@ -53,228 +46,172 @@ def break_even(
     engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
     """Break-evens of methods, with the drawn worlds' range for those in `ranged`. Empty if the
-    slowest link's rate is no single number, nodes are unlike, or nothing is dense. `progress` is
-    called after the scan of rates and after each method."""
+    slowest link's rate is no single number, or nothing is dense. `progress` is called after the
+    scan of rates and after each method."""
     scenario, link = engine.scenario, slowest_link(engine.question)
     number = scenario.dense
-    if link is None or no_break_even(engine) or number is None or not labels:
+    if link is None or link.no_one_rate or number is None:
         return []
     dense = scenario.compressors[number].label
-
     curves = {label: _Curve() for label in labels}
 
-    def rows(rate: float, names: Sequence[str], draws: bool = False) -> dict[str, Row]:
-        found = engine.rows(link.at(rate), names, draws=draws) or {}
-        for label in names if found else ():
-            curves[label].add(rate, found[label])
-        return found
+    def simulated(names: Sequence[str], rate: float, *, draws: bool = False) -> bool:
+        rows = engine.rows(link.at(rate), names, draws=draws) or {}
+        for label in names if rows else ():
+            curves[label].add(rate, rows[label], rows[dense])
+        return bool(rows)
 
-    def gains(rate: float, names: Sequence[str]) -> dict[str, float]:
-        of = rows(rate, names)
-        return {label: _gain(of[label]) for label in names if of}
-
-    def drawn_gains(rate: float, names: Sequence[str]) -> dict[str, float]:
-        stated = {label: curves[label].stated[rate] for label in names}
-        close = [label for label in names if abs(stated[label]) < _CLEAR]
-        of = rows(rate, close, draws=True) if close else {}
-        return stated | {label: _gain(of[label]) for label in close if of}
-
-    def gain(label: str, rate: float, *, draws: bool = False) -> float:
-        return _gain(rows(rate, [label], draws)[label])
-
-    count = round(math.log(FASTEST / SLOWEST, _STEP))
-    rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
-    spans = _spans(rates, labels, gains)
-    known = sorted({rate for curve in curves.values() for rate in curve.stated})
-    turned = []
-    for label in [label for label, span in spans.items() if isinstance(span, bool)]:
-        stated = curves[label].stated
-        rate = min(known, key=lambda rate: abs(stated[rate]))
-        if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate] > 0):
-            turned.append(label)
-    turned += [label for label, span in spans.items() if _rises(span)]
-    spans |= _spans(known, turned, drawn_gains)
-    crossing = [
-        label for label, span in spans.items() if not (isinstance(span, bool) or _rises(span))
-    ]
+    for rate in _RATES:
+        left = [label for label, curve in curves.items() if not curve.falls]
+        if not left or not simulated(left, rate):
+            break  # slower rates are refused too, for their messages are too long
     progress()
     found = []
-    worlds = cache(partial(rows, names=crossing, draws=True))
-    for label, span in spans.items():
-        if isinstance(span, bool):
-            found.append(BreakEven(label=label, rate=None, pays=span))
-            progress()
-            continue
-        own, drawn = partial(gain, label), partial(rows, names=[label], draws=True)
-        if _rises(span):
-            rate = _crossing(partial(gain, label, draws=True), span, _CLOSER)
-            one = BreakEven(label=label, rate=rate, pays=True, above=True)
-        else:
-            about = BreakEven(label=label, rate=_crossing(own, span, _ROUGH), pays=True)
-            one = _with_worlds(about, dense, worlds, drawn, curves[label], wide=label in ranged)
-            if one is about:
-                one = replace(about, rate=_crossing(own, span))
-            if label not in ranged:
-                one = BreakEven(label=label, rate=one.rate, pays=one.pays)
-        found.append(one)
+    for label, curve in curves.items():
+        if curve.stated:
+            simulate = partial(simulated, [label])
+            found.append(_of_method(label, curve, simulate, wide=label in ranged))
         progress()
     return found
 
 
+class _Crossing(NamedTuple):
+    rate: float
+    middle: float  # of the two rates around it that were simulated
+    falls: bool
+
+
+def _rounded(logarithm: float) -> float:
+    return float(f"{math.exp(logarithm):.4g}")
+
+
 class _Curve:
-    """Known stated gains of a method by rate, and the worlds' differences from them."""
+    """Gains of a method by rate, positive if it is faster."""
 
     def __init__(self) -> None:
         self.stated: dict[float, float] = {}
-        self._added: dict[float, float] = {}
+        self.drawn: dict[float, NDArray[np.float64]] = {}
+        """Differences of the printed gain, and of that in each world, from the stated one."""
 
-    def add(self, rate: float, row: Row) -> None:
-        """Add a row at a rate."""
-        self.stated[rate] = math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
+    def add(self, rate: float, row: Row, dense: Row) -> None:
+        """Add the rows at a rate."""
+        printed = math.log(row.speedup_vs_dense or 1.0)
+        stated = math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
+        self.stated[rate] = stated
         if row.iteration_draws_s:
-            self._added[rate] = _gain(row) - self.stated[rate]
+            worlds = np.log(np.divide(dense.iteration_draws_s, row.iteration_draws_s))
+            self.drawn[rate] = np.array([printed, *worlds]) - stated
 
-    def crossing(self, slow: float, fast: float) -> float:
-        """Return the first rate between two others at which the sum of both, interpolated linearly
-        in the rate's logarithm, falls below 0."""
-        rates = [rate for rate in sorted({*self.stated, *self._added}) if slow <= rate <= fast]
-        at = np.log(rates)
-        gains = np.zeros(len(rates))
-        for known in map(sorted, (self.stated.items(), self._added.items())):
-            places, values = np.array(known).T
-            gains += np.interp(at, np.log(places), values)
-        last = max(1, int(np.argmax(gains < _FLAT)))
-        share = gains[last - 1] / max(gains[last - 1] - gains[last], _FLAT)
-        return math.exp(at[last - 1] + min(1.0, share) * (at[last] - at[last - 1]))
+    def _known(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return logarithms of rates, and the printed gain and those in the worlds at each."""
+        rates, drawn = sorted(self.stated), sorted(self.drawn)
+        at, gains = np.log(rates), np.array([self.stated[rate] for rate in rates])[:, None]
+        if drawn:
+            more = np.array([self.drawn[rate] for rate in drawn]).T
+            gains = gains + np.array([np.interp(at, np.log(drawn), each) for each in more]).T
+        return at, gains
+
+    def gain(self, rate: float) -> float:
+        """Return the printed gain at a rate that was simulated."""
+        return self.stated[rate] + float(self.drawn.get(rate, (0.0,))[0])
+
+    def crossing(self) -> _Crossing | None:
+        """Return the fastest crossing of the printed gain below 0; if there is none, the fastest
+        above it."""
+        at, gains = self._known()
+        faster = gains[:, 0] > 0
+        changes = np.flatnonzero(faster[:-1] != faster[1:])
+        if not len(changes):
+            return None
+        falls = changes[faster[changes]]
+        place = (falls if len(falls) else changes)[-1]
+        (slow, fast), (before, after) = at[place : place + 2], gains[place : place + 2, 0]
+        rate = slow + before / (before - after) * (fast - slow)
+        return _Crossing(_rounded(rate), _rounded((slow + fast) / 2), bool(len(falls)))
+
+    @property
+    def pays(self) -> bool:
+        """Whether the printed gain is above 0 at any rate."""
+        return bool((self._known()[1][:, 0] > 0).any())
+
+    @property
+    def falls(self) -> bool:
+        """Whether the printed gain falls below 0 between two rates."""
+        found = self.crossing()
+        return found is not None and found.falls
+
+    def ends(self) -> tuple[float, float]:
+        """Return the range over the worlds of the fastest rate at which the gain is 0: 0 or
+        infinite beyond the rates that were simulated."""
+        at, gains = self._known()
+        worlds = gains[:, 1:]
+        last = len(at) - 1 - np.argmax(worlds[::-1] > 0, axis=0)
+        left = np.minimum(last, len(at) - 2)
+        before, after = np.take_along_axis(worlds, np.array([left, left + 1]), axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            places = at[left] + before / (before - after) * (at[left + 1] - at[left])
+        places[after > 0] = math.inf
+        places[(worlds <= 0).all(axis=0)] = -math.inf
+        low, high = np.exp(interval(places)).tolist()
+        return low, high
+
+    def turned_end(self, stated: _Crossing) -> float | None:
+        """Return the end of the rates whose order is not the stated one any more, where printed
+        gains do not cross 0; None if worlds are drawn there."""
+        end = max(self.stated)
+        if stated.falls != self.pays:
+            end = max(SLOWEST, min(self.stated) / _STEP)
+        return None if end in self.drawn else end
+
+    def far_end(self) -> float | None:
+        """Return an end of the range that is far from all rates with drawn worlds, or the next
+        slower rate if the range may extend below those that were simulated."""
+        if not self.drawn:
+            return None
+        slowest, (low, high) = min(self.stated), self.ends()
+        for end in (low or slowest / _STEP, high):
+            place = math.log(min(max(end, SLOWEST), FASTEST))
+            away = min((place - math.log(known) for known in self.drawn), key=abs)
+            if abs(away) > _NEAR:
+                return min(max(_rounded(place + _BEYOND * away), SLOWEST), FASTEST)
+        return None
 
 
-_Ends = tuple[tuple[float, float], tuple[float, float]]
-"""Two rates with the gain at each, above 0 at the first: the slower one, unless the gain rises."""
-
-
-def _rises(span: _Ends | bool) -> bool:
-    return not isinstance(span, bool) and span[0][0] > span[1][0]
-
-
-def _spans(
-    rates: Sequence[float],
-    labels: Sequence[str],
-    gains_at: Callable[[float, Sequence[str]], dict[str, float]],
-) -> dict[str, _Ends | bool]:
-    """Fastest two neighbouring rates between which each method stops being faster; where it does
-    not, those between which it begins to be; else whether it is faster. Rates below one that is
-    refused, for its messages are too long, are left out; empty if all are."""
-    found: dict[str, _Ends | bool] = {}
-    rising: dict[str, _Ends] = {}
-    faster = dict.fromkeys(labels, False)
-    before: dict[str, float] = {}
-    for place in reversed(range(len(rates))):
-        left = [label for label in labels if label not in found]
-        if not left:
-            break
-        gains = gains_at(rates[place], left)
-        if not gains:
-            break
-        for label, now in gains.items():
-            faster[label] |= now > 0
-            if now > 0 >= before.get(label, now):
-                found[label] = (rates[place], now), (rates[place + 1], before[label])
-            elif now <= 0 < before.get(label, now):
-                rising.setdefault(label, ((rates[place + 1], before[label]), (rates[place], now)))
-        before = gains
-    return {label: found.get(label, rising.get(label, faster[label])) for label in labels if before}
-
-
-def _gain(row: Row) -> float:
-    """Return the gain of the method, positive if it is faster."""
-    return math.log(row.speedup_vs_dense or 1.0)
-
-
-def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE) -> float:
-    """Rate at which a gain falls below 0, by regula falsi with the Illinois rule."""
-    (slow, before), (fast, after) = span
-    ends, values = [math.log(slow), math.log(fast)], [before, after]
-    moved = -1
-    rate = math.sqrt(slow * fast)
-    for _ in range(_MOST):
-        share = values[0] / (values[0] - values[1])
-        place = ends[0] + min(max(share, 0.05), 0.95) * (ends[1] - ends[0])
-        rate = float(f"{math.exp(place):.4g}")
-        now = gain(rate)
-        if abs(now) < close:
-            break
-        side = int(now <= 0)
-        ends[side], values[side] = math.log(rate), now
-        if moved == side:
-            values[1 - side] /= 2
-        moved = side
-    return rate
-
-
-def _with_worlds(
-    one: BreakEven,
-    dense: str,
-    near: Callable[[float], dict[str, Row]],
-    drawn: Callable[[float], dict[str, Row]],
-    curve: _Curve,
-    *,
-    wide: bool,
+def _of_method(
+    label: str, curve: _Curve, simulated: Callable[..., bool], *, wide: bool
 ) -> BreakEven:
-    """Break-even as printed, with its range over the worlds. They are drawn at three rates around
-    the stated one, and at further ones until these hold the printed rate and, if `wide`, the
-    range."""
-    label = one.label
-    assert one.rate is not None  # noqa: S101
-
-    step = round(math.log(one.rate / SLOWEST, _APART))
-    steps = [step - 1, step, step + 1]
-    for left in reversed(range(_WIDENED)):
-        rates = [SLOWEST * _APART**each for each in steps]
-        found = [near(rate) for rate in rates]
-        if not all(of and of[dense].iteration_draws_s for of in found):
-            return one
-        ends = [(rate, _gain(of[label])) for rate, of in zip(rates, found, strict=True)]
-        span = next((pair for pair in pairwise(ends) if pair[0][1] > 0 >= pair[1][1]), None)
-        draws = [(of[dense].iteration_draws_s, of[label].iteration_draws_s) for of in found]
-        places = _places(np.array([np.log(np.divide(*each)) for each in draws]))
-        percentiles = np.array([*interval(places), np.median(places)])
-        first, last, _ = percentiles
-        slower = (wide and first < 0) or (span is None and ends[-1][1] <= 0)
-        faster = (wide and last > len(steps) - 1) or (span is None and ends[-1][1] > 0)
-        if not left or not (slower or faster):
+    """Break-even of a method, given its stated gains over all rates; `simulated` adds a rate.
+    `wide`: with the range over the worlds."""
+    stated = curve.crossing()
+    rate = min(curve.stated, key=lambda rate: abs(curve.stated[rate]))
+    if stated is None and abs(curve.stated[rate]) > _CLEAR:
+        return BreakEven(label=label, rate=None, pays=curve.pays)
+    found, equal, sides = stated, None, list[bool]()
+    rate = found.rate if found else rate
+    for _ in range(_MOST):
+        if not simulated(rate, draws=True):
             break
-        if slower and rates[0] > SLOWEST:
-            steps.insert(0, steps[0] - 1)
-        elif faster and rates[-1] * _APART <= FASTEST:
-            steps.append(steps[-1] + 1)
-        else:
+        before, found = found, curve.crossing()
+        sides.append(curve.gain(rate) > 0)
+        if found and equal is None:
+            if not before or abs(curve.gain(rate)) > _CLOSE:
+                creeps = len(sides) > 1 and sides[-1] == sides[-2]
+                rate = found.middle if creeps else found.rate
+                continue
+            equal = rate
+        far = curve.turned_end(stated) if stated and not found else None
+        if far is None and wide and (stated or found):
+            far = curve.far_end()
+        if far is None:
             break
-    low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
-    # lines reach no farther; a mean of several worlds' places hardly ever is one of these ends
-    least, most = np.percentile(places, (LOW, HIGH), method="closest_observation")
-    low = low if least > -_FAR else SLOWEST
-    high = high if most < len(rates) - 1 + _FAR else FASTEST
-    if span is not None:
-        for _ in range(_CORRECTED):
-            rate = float(f"{curve.crossing(*(place for place, _ in span)):.4g}")
-            if abs(_gain(drawn(rate)[label])) < _CLOSER:
-                break
-        rate = min(max(rate, low), high)
-    one = replace(one, low=low, high=high, low_open=low <= SLOWEST, high_open=high >= FASTEST)
-    if not SLOWEST < rate < FASTEST:
-        return replace(one, rate=None, pays=rate >= FASTEST)
-    return replace(one, rate=rate)
-
-
-def _places(gains: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the last place, by world, at which the gain `[rates, worlds]` is above 0, linear
-    between two rates and extrapolated from the nearest two."""
-    count = len(gains)
-    last = count - 1 - np.argmax(gains[::-1] > 0, axis=0)
-    last = np.where((gains > 0).any(axis=0), last, 0)
-    left = np.minimum(last, count - 2)
-    before, after = (np.take_along_axis(gains, n[None], axis=0)[0] for n in (left, left + 1))
-    falls = np.maximum(before - after, _FLAT)
-    places = np.where(after > 0, left + 1 + after / falls, left + before / falls)
-    found: NDArray[np.float64] = np.clip(places, -_FAR, count - 1 + _FAR)
-    return found
+        rate = far
+    one = BreakEven(label=label, rate=None, pays=curve.pays)
+    if found:
+        one = BreakEven(label=label, rate=equal or found.rate, pays=True, above=not found.falls)
+    if not wide or not curve.drawn or one.above or not (stated or found):
+        return one
+    low, high = curve.ends()
+    low_open, high_open = low <= SLOWEST, high >= FASTEST
+    low, high = max(low, SLOWEST), min(high, FASTEST)
+    one = replace(one, low=low, high=high, low_open=low_open, high_open=high_open)
+    return replace(one, rate=one.rate and min(max(one.rate, low), high))

@@ -200,10 +200,15 @@ class Engine:
         if found is not None:
             return found
         started = time.perf_counter()
+        profiles = [one.profile for one in methods]
+        if not sources:
+            from gcsim.scenarios.uncertainty.approximation import with_few_steps  # compiles loops
+
+            profiles = list(map(with_few_steps, profiles))
         found = simulated_run(
             scenario,
             keys,
-            [one.profile for one in methods],
+            profiles,
             self.passes,
             progress=SilentProgress(),
             timelines=False,

@@ -365,8 +365,30 @@ def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
 
 def _steps(phase: Phase) -> tuple[Step, ...]:
     """Return evenly spaced recorded steps, since different encodings can reorder a stream."""
-    every = -(-len(phase.steps) // _RECORDED)
+    every = _every(phase)
     return phase.steps[every // 2 :: every]
+
+
+def with_few_steps(profile: TrafficProfile) -> TrafficProfile:
+    """Return the profile with the nearest of these steps in place of each: a mean over them differs
+    by some thousandths."""
+    return replace(
+        profile,
+        phases=tuple(
+            replace(
+                phase,
+                steps=tuple(
+                    _steps(phase)[min(number // _every(phase), len(_steps(phase)) - 1)]
+                    for number in range(len(phase.steps))
+                ),
+            )
+            for phase in profile.phases
+        ),
+    )
+
+
+def _every(phase: Phase) -> int:
+    return -(-len(phase.steps) // _RECORDED)
 
 
 def _paces(

@@ -345,8 +345,7 @@ def _gathered_by_switch(call: Call, mode: Mode) -> InNetwork:
 
 def _leaders(call: Call, mode: Mode, share: Fraction) -> Fabric:
     """Return a fabric of one rank per node, at a share of the network's rate."""
-    leaders = Fabric.of(replace(call.cluster, devices_per_node=1))
-    return leaders.with_framing(Framing(share=share, network=mode.net))
+    return call.fabric.of_nodes.with_framing(Framing(share=share, network=mode.net))
 
 
 def tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:

@@ -78,6 +78,11 @@ class Fabric:
             shared_bus=cluster.shared_bus,
         )
 
+    @cached_property
+    def of_nodes(self) -> Fabric:
+        """Fabric of one rank per node."""
+        return Fabric(**{**self._of, "devices": 1})
+
     @property
     def flat(self) -> bool:
         """Whether messages have one unshared path in rounds of one send and receive per rank."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcsim.scenarios.advice.break_even import break_even
+from gcsim.scenarios.advice.break_even import break_even, no_break_even
 from gcsim.scenarios.advice.changes import candidates, changes, limits
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.question import Question, Words, ask
@@ -61,7 +61,7 @@ def run_with(engine: Engine, overrides: Sequence[str]) -> dict[str, Row]:
 
 def test_the_range_holds_the_worlds_break_evens() -> None:
     """At the lower end the method pays in nine worlds of ten, at the upper end in one; at the rate
-    itself the printed iterations are equal. Of 64 worlds a percentile is a mean of several, and the
+    itself the printed speedup is 1. Of 64 worlds a percentile is a mean of several, and the
     gain a line between two rates."""
     words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
     engine = Engine(ask(None, words))
@@ -74,7 +74,7 @@ def test_the_range_holds_the_worlds_break_evens() -> None:
         assert rows is not None
         dense, half = rows["dense"], rows["fp16"]
         if share is None:
-            assert half.iteration_s == pytest.approx(dense.iteration_s, rel=0.01)
+            assert half.speedup_vs_dense == pytest.approx(1, rel=0.01)
         else:
             faster = np.less(half.iteration_draws_s, dense.iteration_draws_s)
             assert np.mean(faster) == pytest.approx(share, abs=0.08)
@@ -239,6 +239,52 @@ def test_the_slowest_link_breaks_even() -> None:
     assert found.rate is not None
     rows = run_with(engine, [f"cluster.racks.uplink.bandwidth={found.rate} bit/s"])
     assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("groups", "moved"),
+    [
+        (("2 x v100 @ 100gbe", "2 x t4 @ 10gbe"), [2, 3]),
+        (("2 x v100 @ 10gbe", "2 x t4 @ 100gbe"), [0, 1]),
+        (("2 x v100 @ 10gbe", "2 x t4 @ 10gbe"), [0, 1, 2, 3]),
+    ],
+)
+def test_in_unlike_groups_the_slowest_links_break_even(
+    groups: Sequence[str], moved: Sequence[int]
+) -> None:
+    """In runs, PowerSGD is faster than dense training at half the rate, and slower at twice the
+    rate. Nodes with faster links keep theirs."""
+    label = "PowerSGD rank 4"
+    engine = Engine(question(model="resnet50", group=groups))
+    assert not no_break_even(engine)
+    (found,) = break_even(engine, [label], [label], lambda: None)
+    assert found.rate is not None
+    nodes = range(4)
+    for factor, pays in ((0.5, True), (2, False)):
+        overrides = at_rate(engine, factor * found.rate)
+        changed = engine.question.changed(overrides)
+        assert changed is not None
+        links = [one.cluster.nic(node) for one in (changed, engine.scenario) for node in nodes]
+        assert [node for node in nodes if links[node] != links[4 + node]] == moved
+        speedup = run_with(engine, overrides)[label].speedup_vs_dense
+        assert speedup is not None
+        assert (speedup > 1) is pays
+
+
+def test_links_of_other_groups_limit_what_faster_ones_save() -> None:
+    """Beyond the other nodes' 10 Gbit/s, theirs are the slowest links: the speedup at ten and at a
+    thousand times that rate is the same, and PowerSGD pays at any rate of the t4 nodes."""
+    label = "PowerSGD rank 4"
+    engine = Engine(question(model="vgg16", group=UNLIKE))
+    (found,) = break_even(engine, [label], [], lambda: None)
+    assert (found.rate, found.pays) == (None, True)
+    speedups = []
+    for rate in (SLOWEST, 1e9, 1e11, FASTEST):
+        rows = engine.rows(at_rate(engine, rate), [label], draws=True)
+        assert rows is not None
+        speedups.append(rows[label].speedup_vs_dense or 0)
+    assert speedups[0] > speedups[1] > speedups[2] > 1
+    assert speedups[2] == pytest.approx(speedups[3], rel=1e-3)
 
 
 def test_groups_with_equal_links_are_one_link() -> None:

@@ -299,8 +299,8 @@ def test_a_timed_message_waits_for_a_grant_then_its_overhead_then_flows(
     share = factor if nbytes >= 100 else ONE
     free = nbytes / share / (1 - background)
     expected = naive(trace, Fraction(granted + overhead, PS), free)
-    constant = len(set(trace.rates)) == 1  # such a link's times are rounded to the nearest
-    assert 0 <= expected - link.departure(start, nbytes) <= constant
+    to_nearest = len(set(trace.rates)) == 1  # rounded like a constant rate
+    assert 0 <= expected - link.departure(start, nbytes) <= to_nearest
     assert link.departure(granted, nbytes) == link.departure(start, nbytes)
     assert link.departure(start, nbytes) <= link.departure(start + 1, nbytes)
     without = replace(link, trace=None, background=Fraction(0))
