@@ -527,7 +527,7 @@ def test_a_compressors_parameters_are_shown_with_default_range_and_meaning() -> 
     text = gcsim("list", "compressors", "powersgd").stdout
     (line,) = [line for line in text.splitlines() if line.startswith("rank ")]
     assert line.split()[1:5] == ["4", "integer", ">=", "1"]
-    assert "columns of P and Q" in line
+    assert "columns of the factors P and Q (r)" in line
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])
