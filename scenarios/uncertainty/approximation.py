@@ -212,7 +212,7 @@ class Approximation:
             overlapped if plan.machines is None else alone,
             sends / alone,
             on_stream * np.array(after).reshape(-1, worlds),
-            self._drawn.beside if plan.machines is None else 1 + nowhere,
+            self._drawn.longer_computation if plan.machines is None else 1 + nowhere,
             np.array(first),
             np.array(self._paces),
             plan.side_stream,

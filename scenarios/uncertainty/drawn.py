@@ -67,7 +67,9 @@ class Drawn:
         """Share of the remaining backward pass that exchanges wait for, by world."""
         if training.overlap == "none":
             self.waits = np.ones(len(worlds))
-        self.beside = 1 + self.figure(training.interference, _INTERFERENCE, "computation")
+        self.longer_computation = 1 + self.figure(
+            training.interference, _INTERFERENCE, "computation"
+        )
         """Factor on computations during a collective, by world."""
         self._slower: dict[int, dict[Figure, Column]] = {kind: {} for kind in kinds}
         for kind in kinds:
