@@ -369,26 +369,20 @@ def _steps(phase: Phase) -> tuple[Step, ...]:
     return phase.steps[every // 2 :: every]
 
 
+def _every(phase: Phase) -> int:
+    return -(-len(phase.steps) // _RECORDED)
+
+
 def with_few_steps(profile: TrafficProfile) -> TrafficProfile:
     """Return the profile with the nearest of these steps in place of each: a mean over them differs
     by some thousandths."""
-    return replace(
-        profile,
-        phases=tuple(
-            replace(
-                phase,
-                steps=tuple(
-                    _steps(phase)[min(number // _every(phase), len(_steps(phase)) - 1)]
-                    for number in range(len(phase.steps))
-                ),
-            )
-            for phase in profile.phases
-        ),
-    )
 
+    def few(phase: Phase) -> Phase:
+        steps, every = _steps(phase), _every(phase)
+        near = (min(number // every, len(steps) - 1) for number in range(len(phase.steps)))
+        return replace(phase, steps=tuple(steps[place] for place in near))
 
-def _every(phase: Phase) -> int:
-    return -(-len(phase.steps) // _RECORDED)
+    return replace(profile, phases=tuple(map(few, profile.phases)))
 
 
 def _paces(

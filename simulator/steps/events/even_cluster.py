@@ -238,12 +238,13 @@ class _EvenStep:
                 asked[entered] = True  # the gather of weights
                 continue
             speed = slow if inside else whole
-            rates = {each: (alone if running else overlapped)[each] for each, *_ in inside}
+            rates: Sequence[int] | dict[int, int] = alone if running else overlapped
             if len(inside) == 2:
                 from gcsim.simulator.steps.one_rank import on_shared_link
 
-                longer = on_shared_link(*(self._shares[number] for number in rates))
-                rates = {number: ceil(rate / longer) for number, rate in rates.items()}
+                two = [number for number, *_ in inside]
+                longer = on_shared_link(*(self._shares[number] for number in two))
+                rates = {number: ceil(rates[number] / longer) for number in two}
             ends = [-(-units // speed) for _, units, _ in running]
             passed = min(ends + [-(-units // rates[number]) for number, units, _ in inside])
             now += passed
