@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -522,8 +522,9 @@ def _table(
 
 
 def bare_table(
-    headings: Sequence[str], *, gap: int = 1, whole: bool = False, width: int | None = None
-) -> Table:
+    headings: Sequence[str], lines: Iterable[Sequence[str]] = (), *, gap: int = 1,
+    whole: bool = False, width: int | None = None,
+) -> Table:  # fmt: skip
     """Make a table without a frame; its columns are `gap` + 1 cells apart, the first is `width`
     wide. A heading with a leading ">" is right-aligned; with `whole` it is never folded."""
     table = Table(
@@ -538,4 +539,6 @@ def bare_table(
             Text(above + heading.lstrip(">")), justify="right" if right else "left",
             overflow="fold", no_wrap=right and whole, width=None if table.columns else width,
         )  # fmt: skip
+    for line in lines:
+        table.add_row(*map(Text, line))
     return table

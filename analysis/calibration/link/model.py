@@ -22,7 +22,7 @@ from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Host, Sums
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
 
 TRANSPORTS = tuple(name for name in get_args(cluster.TransportName) if name != "custom")
@@ -57,7 +57,6 @@ class Model:
     inside: Link  # between a machine's devices, if the network is fitted
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
     """Costs of additions; none if the goodput includes them."""
-    host: Host | None = None
     _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
     _known: dict[Link, Times] = field(init=False, default_factory=dict)
     """Times by link, cached because a solver revisits links."""
@@ -99,7 +98,6 @@ class Model:
             intra_node=link if alone else self.inside,
             collectives=_collectives(point.algorithm),
             sums=self.sums,
-            host=self.host,
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.analysis.report.numbers import plural
-from gcsim.simulator.host import Host, Sums
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
 
 LEAST = 0.8
@@ -71,19 +71,14 @@ def _bandwidth(rate: float) -> str:
 
 
 def fit_sums(
-    measurements: Sequence[Measurement],
-    link: Link,
-    *,
-    inside: Link,
-    dtype: str,
-    host: Host | None = None,
+    measurements: Sequence[Measurement], link: Link, *, inside: Link, dtype: str
 ) -> SumRate | None:
     """Return the rate of a type over a link fitted to another type, if it is determined."""
-    own = [point for point in measurements if point.dtype == dtype]
+    own = [Model([point], inside) for point in measurements if point.dtype == dtype]
     found = sorted(
-        _rate(Model([point], inside, host=host), link)
-        for point in own
-        if _seconds(Model([point], inside, host=host), link) < LEAST * point.seconds
+        _rate(model, link)
+        for model in own
+        if _seconds(model, link) < LEAST * model.measurements[0].seconds
     )
     if not found:
         return None

@@ -285,10 +285,7 @@ def _on_terminal(lines: Sequence[str], width: int) -> Iterator[RenderableType]:
             f">{heading.replace(' ', chr(10))}" if number else heading
             for heading, number in zip(headings[1:], numbers, strict=True)
         ]
-        table = bare_table([headings[0], *folded], whole=True)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        yield table
+        yield bare_table([headings[0], *folded], rows, whole=True)
 
 
 _MARKS = re.compile(r"\*+|\[([^]]*)\]\([^)]*\)")
