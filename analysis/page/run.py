@@ -60,11 +60,9 @@ def _of_size(result: Result, workers: int) -> tuple[Row, ...]:
 
 def _under(result: Result, row: Row) -> str:
     drawn = ", synthetic gradients" if are_synthetic(result) else ""
-    versions = result.provenance.get("versions", {})
-    return (
-        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}{drawn}; predicted by gcsim "
-        f"{versions.get('gcsim', '') if isinstance(versions, dict) else ''}"
-    )
+    version = result.provenance.get("versions", {}).get("gcsim", "")
+    size = f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}"
+    return f"{size}{drawn}; predicted by gcsim {version}"
 
 
 def _table(rows: Sequence[Row], found: Verdict | None) -> html.Html:

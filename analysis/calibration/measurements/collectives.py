@@ -31,6 +31,19 @@ C10_TYPES = {
 }  # fmt: skip
 """torch's name and bytes per element, by c10's name."""
 
+C10_COLLECTIVES: dict[str, tuple[Collective, Literal["input", "output"]]] = {
+    "allreduce": ("all_reduce", "input"),
+    "all_reduce": ("all_reduce", "input"),
+    "allreduce_coalesced": ("all_reduce", "input"),
+    "all_gather": ("all_gather", "output"),
+    "_all_gather_base": ("all_gather", "output"),
+    "_allgather_base": ("all_gather", "output"),
+    "reduce_scatter": ("reduce_scatter", "input"),
+    "_reduce_scatter_base": ("reduce_scatter", "input"),
+    "all_to_all": ("all_to_all", "input"),
+}
+"""Collective, and the tensors that define its size, by c10's name."""
+
 SHOWN = 5  # most wrong lines of a file that are reported
 LEAST_SIZES = 3
 LARGEST = 1 << 34
