@@ -57,12 +57,8 @@ class Model:
     inside: Link  # between a machine's devices, if the network is fitted
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
     """Costs of additions; none if the goodput includes them."""
-    _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
     _known: dict[Link, Times] = field(init=False, default_factory=dict)
     """Times by link, cached because a solver revisits links."""
-
-    def __post_init__(self) -> None:
-        self._records.extend(_record(point) for point in self.measurements)
 
     def seconds(self, link: Link) -> Times:
         """Return the times `[n]` in seconds of the `n` measurements over `link`."""
@@ -73,9 +69,8 @@ class Model:
     def _seconds(self, link: Link) -> Times:
         memos: dict[tuple[int, int, str], CollectiveMemo] = {}
         times = np.empty(len(self.measurements))
-        for number, (point, record) in enumerate(
-            zip(self.measurements, self._records, strict=True)
-        ):
+        for number, point in enumerate(self.measurements):
+            record = _record(point)
             if record is None:
                 picoseconds = link.serialization(point.nbytes) + link.latency_for(point.nbytes)
             else:

@@ -98,14 +98,9 @@ def _rate(model: Model, link: Link) -> float:
     slow, fast = np.log(_SLOWEST), np.log(_FASTEST)
     for _ in range(_STEPS):
         middle = (slow + fast) / 2
-        sums = _sums(point.dtype, float(np.exp(middle)))
-        if _seconds(replace(model, sums=sums), link) > point.seconds:
+        sums: dict[str, Any] = {point.dtype: Fraction(float(np.exp(middle)))}
+        if _seconds(replace(model, sums=Sums(**sums)), link) > point.seconds:
             slow = middle
         else:
             fast = middle
     return float(np.exp((slow + fast) / 2))
-
-
-def _sums(dtype: str, rate: float) -> Sums:
-    given: dict[str, Any] = {dtype: Fraction(rate)}
-    return Sums(**given)
