@@ -55,6 +55,17 @@ def emit_exactly(text: str) -> None:
     sys.stdout.buffer.flush()
 
 
+def show(
+    as_json: bool, to_json: Callable[[], str], parts: Callable[[], Iterable[RenderableType]]
+) -> None:
+    """Write a command's answer to stdout, as JSON or as text, before anything else can fail."""
+    if as_json:
+        emit_exactly(to_json())
+    else:
+        emit(*parts())
+    sys.stdout.flush()
+
+
 def note(*lines: str) -> None:
     """Write to stderr, with wrapped lines indented below their first."""
     for line in map(printable, lines):
