@@ -119,8 +119,9 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
     rows = [row for row in result.rows if row.label in labels]
     if not rows:
         had = ", ".join(dict.fromkeys(row.label for row in result.rows))
+        given = ", ".join(f"{key} {value}" for key, value in measured.parameters.items())
         raise InputError(
-            f"was made with {measured.compressor} {_text(measured.parameters)}; {name} has {had}",
+            f"was made with {measured.compressor} {given}; {name} has {had}",
             place=place,
             hint="run the scenario with that method and its parameters",
         )
@@ -133,10 +134,6 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
             hint="run the scenario with as many: --set cluster.nodes=N",
         )
     return found
-
-
-def _text(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in parameters.items())
 
 
 def collectives_alone(measured: Measured, others: Iterable[Measured]) -> float | None:

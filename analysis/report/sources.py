@@ -33,7 +33,8 @@ _NODES = 6  # most nodes with the same NIC that a note names
 
 def provenance_notes(result: Result) -> list[str]:
     """Return a line for each kind of number: its source, and whether it is an estimate."""
-    facts = result.provenance
+    facts, batches = result.provenance, micro_batches(result)
+    part = "" if batches == 1 else f" from one micro-batch's gradients, not the sum of {batches}"
     notes = [
         _gradients(facts.get("gradients")),
         _compute(facts.get("compute")),
@@ -43,8 +44,7 @@ def provenance_notes(result: Result) -> list[str]:
         _transport(facts),
         _averages(facts.get("averages")),
         _versions({"seed": facts.get("seed"), **facts.get("versions", {})}),
-        f"gradient error: of single updates{_accumulated(result)}; a run does not simulate "
-        "convergence",
+        f"gradient error: of single updates{part}; a run does not simulate convergence",
     ]
     return [note for note in notes if note]
 
@@ -69,11 +69,6 @@ def are_synthetic(result: Result) -> bool:
 def micro_batches(result: Result) -> int:
     """Return the number of micro-batches per iteration."""
     return int(result.scenario.get("training", {}).get("accumulation", 1))
-
-
-def _accumulated(result: Result) -> str:
-    batches = micro_batches(result)
-    return "" if batches == 1 else f" from one micro-batch's gradients, not the sum of {batches}"
 
 
 def _short(text: object) -> str:

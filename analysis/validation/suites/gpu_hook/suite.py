@@ -247,40 +247,35 @@ def _iterations(stages: Stages, devices: Devices) -> Iterator[Point]:
             if (method, where) == (row["hook"], data) and phase in (None, of)
         ]
         if own:
-            profile = _profile(own[0], buckets, tensors)
-            yield Point(
-                name=f"{row['model']}, {row['hook']}",
-                series="iterations",
-                unit="s",
-                measured=1e-3 * float(row["iteration_ms"]),
-                predicted=iteration(row["model"], profile, devices.calibrated),
-                unfitted=iteration(row["model"], profile, devices.catalogue),
-                source=_SOURCE.format("deployed"),
-                workers=1,
-                method=row["hook"],
-            )
+            yield _iteration(row, "iterations", _profile(own[0], buckets, tensors), devices)
 
 
 def _of_pytorch(devices: Devices) -> Iterator[Point]:
     """Yield iterations with PyTorch's own hooks, by their operators and the catalogue's kernels."""
     catalogue = catalog.device("h100_sxm")
-    calibrated = replace(catalogue, host=devices.calibrated.host)
+    both = Devices(catalogue, replace(catalogue, host=devices.calibrated.host))
     for row in read(_HERE / "deployed.csv"):
         named, _, hook = row["hook"].partition(" ")
         if named == "torch":
             profile = _operators(row["model"], hook)
-            kind = profile.compressor
-            yield Point(
-                name=f"{row['model']}, {row['hook']}",
-                series="iterations, PyTorch's hooks",
-                unit="s",
-                measured=1e-3 * float(row["iteration_ms"]),
-                predicted=iteration(row["model"], profile, calibrated, **{kind: HOOK}),
-                unfitted=iteration(row["model"], profile, catalogue, **{kind: HOOK}),
-                source=_SOURCE.format("deployed"),
-                workers=1,
-                method=kind,
-            )
+            code = {profile.compressor: HOOK}
+            yield _iteration(row, "iterations, PyTorch's hooks", profile, both, **code)
+
+
+def _iteration(
+    row: Row, series: str, profile: profiles.TrafficProfile, devices: Devices, **code: Framework
+) -> Point:
+    return Point(
+        name=f"{row['model']}, {row['hook']}",
+        series=series,
+        unit="s",
+        measured=1e-3 * float(row["iteration_ms"]),
+        predicted=iteration(row["model"], profile, devices.calibrated, **code),
+        unfitted=iteration(row["model"], profile, devices.catalogue, **code),
+        source=_SOURCE.format("deployed"),
+        workers=1,
+        method=profile.compressor,
+    )
 
 
 @functools.cache
