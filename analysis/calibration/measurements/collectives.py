@@ -15,6 +15,7 @@ A file that measures no collective becomes a `Spread`: the goodput between two h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -165,5 +166,4 @@ def number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    finite = value == value and value not in (float("inf"), float("-inf"))  # noqa: PLR0124
-    return value if finite and text.isascii() and "_" not in text else None
+    return value if math.isfinite(value) and text.isascii() and "_" not in text else None
