@@ -232,9 +232,14 @@ def _arguments(event: Event) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
+def _input(arguments: dict[str, Any], place: int = 0) -> Any:
+    """Return the recorded shape of an operator's input, or of a list of inputs; None if unknown."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
-    first = dims[0] if isinstance(dims, list) and dims else None
+    return dims[place] if isinstance(dims, list) and len(dims) > place else None
+
+
+def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
+    first = _input(arguments)
     if not isinstance(first, list) or not all(type(size) is int for size in first):
         return None
     return tuple(first)
@@ -242,8 +247,7 @@ def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
 
 def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
     """Return the number of samples in an operator's input; empty if unknown."""
-    dims = arguments.get("Input Dims", arguments.get("Input dims"))
-    given = dims[place] if isinstance(dims, list) and len(dims) > place else None
+    given = _input(arguments, place)
     if not isinstance(given, list) or len(given) < 2 or type(given[0]) is not int:
         return ()
     return (given[0],)
@@ -251,8 +255,7 @@ def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
 
 def _elements(arguments: dict[str, Any]) -> int:
     """Return the elements of the first input, perhaps a list of tensors; 0 if unknown."""
-    dims = arguments.get("Input Dims", arguments.get("Input dims"))
-    first = dims[0] if isinstance(dims, list) and dims else None
+    first = _input(arguments)
     if not isinstance(first, list) or not first:
         return 0
     tensors = first if all(isinstance(size, list) for size in first) else [first]
