@@ -184,8 +184,9 @@ def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]
             except StopIteration as stop:
                 updates[number] = stop.value
             else:
-                summed = isinstance(request, AllReduce)
-                kind = (request.op, request.tensor.dtype) if summed else number
+                kind: Hashable = number
+                if isinstance(request, AllReduce):
+                    kind = request.op, request.tensor.dtype
                 groups.setdefault(kind, {})[number] = request
         replies = {}
         for members in groups.values():
