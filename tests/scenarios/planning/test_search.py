@@ -228,7 +228,7 @@ def test_settings_that_a_plan_chooses_are_refused_all_at_once() -> None:
 
 
 def test_a_mapping_with_a_setting_that_a_plan_chooses_is_refused() -> None:
-    with pytest.raises(InputError, match="training.accumulation"):
+    with pytest.raises(InputError, match=r"training\.accumulation"):
         search("training={accumulation: 4, exposed: 0}")
 
 

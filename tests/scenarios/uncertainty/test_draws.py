@@ -399,6 +399,7 @@ def test_ranges_of_the_fewest_draws_contain_the_estimate(scenario: Scenario) -> 
             if row.compressor != "none":
                 assert row.speedup_low is not None
                 assert row.speedup_high is not None
+                assert row.speedup_vs_dense is not None
                 assert row.speedup_low < row.speedup_vs_dense < row.speedup_high
 
 
