@@ -93,7 +93,10 @@ def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> It
     """Yield the events of one method: first names, then activities by time."""
     if not timeline.spans:
         return
-    kept = _kept_ranks(timeline, node_size) if cut else {span.rank for span in timeline.spans}
+    kept = {span.rank for span in timeline.spans}
+    if cut:  # the first node's ranks, and the one that ends last (the lowest of several)
+        last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank))
+        kept = {*range(node_size), last.rank}
     spans = tuple(span for span in timeline.spans if span.rank in kept)
     method = Method(number=number, spans=spans, timeline=timeline)
     ranks = plural(timeline.nodes * node_size, "rank")
@@ -103,12 +106,6 @@ def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> It
     names, slices = _tracks(method)
     yield from names
     yield from sorted([*slices, *_counters(method), *_arrows(method)], key=_by_time)
-
-
-def _kept_ranks(timeline: Timeline, node_size: int) -> set[int]:
-    """Return the first node's ranks and the rank that ends last (the lowest of several)."""
-    last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank))
-    return {*range(node_size), last.rank}
 
 
 def _by_time(event: dict[str, Any]) -> tuple[float, float]:
