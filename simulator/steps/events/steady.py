@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
-from gcsim.simulator.steps.events.concurrent import Rings
+from gcsim.simulator.steps.events.communicator import Rings
 from gcsim.simulator.steps.events.step import Classes, Result, Simulation, coarsest, with_classes
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
 from gcsim.simulator.steps.step_plan import CarryOut, Span, StepPlan

@@ -27,13 +27,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order, spans_of
-from gcsim.simulator.steps.events.communicator import (
-    CollectiveRequests,
-    Communicator,
-    Request,
-    UnlikeRanksError,
-)
-from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
+from gcsim.simulator.steps.events.communicator import Communicator, Request, Rings, UnlikeRanksError
 from gcsim.simulator.steps.events.cores import Share, shares
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.schedule import (
@@ -130,15 +124,15 @@ class Simulation:
         begin = begin or beginning(schedule, len(classes))
         self._first = np.unique(classes, return_index=True)[1]
         plan = schedule.plans[0]  # they have the same resources
-        self._communicator: CollectiveRequests
-        if plan.slots == 1 or rings is None:
-            self._communicator = Communicator(
-                self.env, schedule, classes, execute=execute, seed=seed, first=first
-            )
-        else:
-            self._communicator = TwoSlots(
-                self.env, schedule, classes, execute=execute, rings=rings, seed=seed, first=first
-            )
+        self._communicator = Communicator(
+            self.env,
+            schedule,
+            classes,
+            execute=execute,
+            rings=rings if plan.slots == 2 else None,
+            seed=seed,
+            first=first,
+        )
         share: Sequence[Share | None] = [None] * len(self._first)
         if plan.machines is not None:
             share = shares(self.env, plan.machines, classes)
@@ -248,7 +242,7 @@ class _Worker:
         env: simpy.Environment,
         loader: Loader,
         member: int,
-        communicator: CollectiveRequests,
+        communicator: Communicator,
         share: Share | None = None,
     ) -> None:
         self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
@@ -329,9 +323,6 @@ class _Iteration:
         entry, last, left = yield self.worker.communicator.ask(
             self.worker.member, (self.number, bucket, index), request
         )
-        now = reading(self.env.now)
-        if left > now:
-            yield self.env.timeout(left - now)
         self.breakdown.network.append((record, bucket, index, entry, last, left))
         yield from self._callback((bucket, index), [work.after[index]])
 
