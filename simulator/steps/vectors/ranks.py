@@ -128,6 +128,25 @@ class _Layout:
         _stretch(self.jobs, factors, table)
         return table
 
+    def unhidden(
+        self, begins: NDArray[np.int64], ended: Times, factors: NDArray[np.float64]
+    ) -> dict[step_plan.Kind, Times]:
+        """Return the side stream's work while the compute stream is idle, by kind.
+
+        `begins` `[pieces, ranks]`: start of each piece; `ended`: end of backward; `factors` `[ranks
+        or 1]`: slowdowns. The compute stream works from the last forward pass to the end of
+        backward, and then not before the side stream is done.
+        """
+        durations, pieces, kinds = self.side_jobs.T
+        slowed = np.rint(durations[:, None] * factors).astype(np.int64)
+        slowed = np.where(factors == 1, durations[:, None], slowed)
+        _, first = np.unique(pieces, return_index=True)
+        past = slowed.cumsum(axis=0)
+        before = np.repeat((past - slowed)[first], np.diff([*first, len(pieces)]), axis=0)
+        done = begins[pieces] + past - before
+        out = np.clip(done - ended, 0, slowed)  # only the part after the end of the backward pass
+        return {kind: out[kinds == place].sum(axis=0) for place, kind in enumerate(_KINDS)}
+
 
 class _Jobs:
     def __init__(self, totals: int) -> None:
@@ -269,26 +288,35 @@ class Vectors:
         return np.array(ready)
 
     def _simulate(self, table: NDArray[np.int64]) -> None:
-        plan, layout, state = self._step.plan, self._step.layout, self._state
-        numbers = (plan.accumulation, plan.input_batch, self._batches, layout.side_stream)
-        _begin(
-            self._start,
-            state[INPUT],
-            state[MADE],
-            self._taken,
-            state[FREE],
-            state[ISSUED],
-            self._side[: layout.buckets],
-            table[_FORWARD:_OPTIMIZER],
-            table[_THREAD : layout.side],
-            np.array(numbers, dtype=np.int64),
-        )
+        layout, state = self._step.layout, self._state
+        state[INPUT] = 0
+        state[FREE] = state[ISSUED] = self._passed(table)
+        if layout.side_stream:  # the compute stream runs only the backward pass until its end
+            ends = state[FREE] + table[_THREAD : layout.side].cumsum(axis=0)
+            self._side[: layout.buckets], state[ISSUED] = ends[:-1], ends[-1]
         state[SHARED] = 0
         for piece in layout.order:
             # the piece that requests the collective precedes the one that follows it
             if piece[1] != step_plan.BEFORE:
                 self._enter(self._number_of(piece))
             self._serve(piece, table)
+
+    def _passed(self, table: NDArray[np.int64]) -> Times:
+        """Run all micro-batches to the end of the last forward pass, and return that. Batch b is
+        taken at `_taken[b mod prefetch]`."""
+        plan, state, now = self._step.plan, self._state, self._start
+        for micro in range(plan.accumulation):
+            if micro:
+                now = now + table[_BACKWARD]
+            if plan.input_batch:
+                slot = self._taken[(self._batches + micro) % len(self._taken)]
+                # begins when the previous batch is made and its prefetch slot is free
+                state[MADE] = np.maximum(state[MADE], slot) + plan.input_batch
+                slot[:] = np.maximum(state[MADE], now)
+                state[INPUT] += slot - now
+                now = slot
+            now = now + table[_FORWARD]
+        return now
 
     def _number_of(self, piece: step_plan.Piece) -> int:
         """Return the number of the collective that a piece follows, or of its bucket's first."""
@@ -379,17 +407,13 @@ class Vectors:
         totals = table[self._step.layout.totals :]
         for place, kind in enumerate(_KINDS):
             parts[kind][:] = totals[place]
-        if self._step.layout.side_stream:
-            out = np.zeros((len(_KINDS), self._width), dtype=np.int64)
-            begins, ended = self._side[self._step.layout.buckets :], self._state[ISSUED]
-            for ranks, layout in self._step.parts or ((slice(None), self._step.layout),):
+        layout, begins = self._step.layout, self._side[self._step.layout.buckets :]
+        for ranks, own in self._step.parts or ((slice(None), layout),):
+            if layout.side_stream:
                 paces = factors[ranks] if len(factors) > 1 else factors
-                own = np.ascontiguousarray(out[:, ranks])
-                starts = np.ascontiguousarray(begins[:, ranks])
-                _unhidden_side(starts, ended[ranks], layout.side_jobs, paces, own)
-                out[:, ranks] = own
-            for place, kind in enumerate(_KINDS):
-                parts[kind] += out[place]
+                ended = self._state[ISSUED][ranks]
+                for kind, times in own.unhidden(begins[:, ranks], ended, paces).items():
+                    parts[kind][ranks] += times
         parts["communication"][:] = self._state[SHARED]
         parts["input"][:] = self._state[INPUT]
 
@@ -399,84 +423,6 @@ _COLUMNS = ("_state", "_taken", "_asked", "_side", "_starts", "_start")
 
 def _zeros(*shape: int) -> NDArray[np.int64]:
     return np.zeros(shape, dtype=np.int64)
-
-
-@loop
-def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
-    start: Times,
-    waited: Times,
-    made: Times,
-    taken: NDArray[np.int64],
-    free: Times,
-    ended: Times,
-    ready: NDArray[np.int64],
-    work: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    numbers: NDArray[np.int64],
-) -> None:
-    """Run all micro-batches from `start` `[ranks]` to the end of the last forward pass.
-
-    Writes the time spent waiting for batches, when the last batch was made, the end of the forward
-    pass (`free`, `ended`) and, with a side stream, the end of bucket b's part of backward
-    (`ready[b]`) and of the whole backward pass (`ended`). `taken[b mod prefetch]` is when batch b
-    was taken. `work` (forward, whole backward) and `parts` (by bucket, and the rest) are durations
-    `[..., ranks or 1]`. `numbers`: micro-batches, loader's time per batch, batches taken before, 1
-    for a side stream.
-    """
-    accumulation, batch, before, on_side = numbers
-    wide = 1 if work.shape[1] > 1 else 0
-    for r in range(start.size):
-        column = r * wide
-        now = start[r]
-        waited[r] = 0
-        for micro in range(accumulation):
-            if micro:
-                now += work[1, column]  # backward pass of the previous micro-batch
-            if batch:
-                slot = (before + micro) % taken.shape[0]
-                # begins when the previous batch is made and its prefetch slot is free
-                made[r] = max(made[r], taken[slot, r]) + batch
-                waited[r] += max(made[r] - now, 0)
-                now = max(made[r], now)
-                taken[slot, r] = now
-            now += work[0, column]
-        free[r] = now
-        if on_side:
-            # the compute stream runs only the backward pass until its end
-            for b in range(ready.shape[0]):
-                now += parts[b, column]
-                ready[b, r] = now
-            now += parts[ready.shape[0], column]
-        ended[r] = now
-
-
-@loop
-def _unhidden_side(
-    starts: NDArray[np.int64],
-    ended: Times,
-    jobs: NDArray[np.int64],
-    factors: NDArray[np.float64],
-    out: NDArray[np.int64],
-) -> None:
-    """Write to `out` `[kinds, ranks]` the side stream's work while the compute stream is idle.
-
-    `starts` `[pieces, ranks]`: start of each piece; `ended`: end of backward; `jobs` as
-    `_Layout.side_jobs`; `factors` `[ranks or 1]`: slowdowns. The compute stream works from the last
-    forward pass to the end of backward, and then not before the side stream is done.
-    """
-    for r in range(ended.size):
-        factor = factors[r] if factors.size > 1 else factors[0]
-        piece, now = -1, np.int64(0)
-        for j in range(jobs.shape[0]):
-            if jobs[j, 1] != piece:
-                piece = jobs[j, 1]
-                now = starts[piece, r]
-            duration = jobs[j, 0]
-            if factor != 1.0:
-                duration = np.int64(np.rint(duration * factor))
-            now += duration
-            # only the part after the end of the backward pass
-            out[jobs[j, 2], r] += max(0, min(duration, now - ended[r]))
 
 
 class _PlanArrays:
