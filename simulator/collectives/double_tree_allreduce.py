@@ -60,10 +60,10 @@ from gcsim.simulator.collectives.tree_classes import (
     places,
     trees_of_ranks,
 )
+from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.in_worlds import PathPrices
 from gcsim.simulator.fabric.link_table import Ranks
-from gcsim.simulator.fabric.round_paths import MANY, Hops
-from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.fabric.rounds import MANY, Fabric
 from gcsim.simulator.host import Traffic
 
 

@@ -47,7 +47,7 @@ from gcsim.simulator.collectives.in_network import InNetwork
 from gcsim.simulator.collectives.rings import allgather, allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.fabric.round_paths import Framing
+from gcsim.simulator.fabric.hops import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 

@@ -1,6 +1,6 @@
 """Where do shares by number agree with messages that share what they cross while they cross it?
 
-The engine gives each message of a round its share by number (`fabric/round_paths.py`). Here the
+The engine gives each message of a round its share by number (`fabric/rounds.py`). Here the
 programs of the ranks are those of `test_logarithmic_collectives.py`, but their messages are flows
 on a medium (`fluid_oracle.Medium`) that share max-min fairly with all that cross it at the same
 time, of whatever round; all rates are found anew at every event. Where nobody meets anybody, or
