@@ -18,7 +18,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings import allgather
 from gcsim.simulator.network.links import Link, SizeFactor
 from gcsim.simulator.network.paths import across_uplink, inward, outward, path
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
@@ -191,5 +191,5 @@ def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
     case = Case(
         starts=starts, nics=links[:nodes], buses=[links[0]] * nodes, sizes=sizes, racks=racks
     )
-    ring = gather(lambda sizes, fabric: ring_allgather(sizes, fabric.ring_links()), around)
+    ring = gather(allgather, around)
     assert FluidWorld(case, ring).finishes == ring.kernel(case).tolist()
