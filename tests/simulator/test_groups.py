@@ -23,10 +23,10 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.plans import first_alike, planner_of
 from gcsim.simulator.predict import Prediction, predict, schedule_of_period
+from gcsim.simulator.steps import vectors
 from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
-from gcsim.simulator.steps.vectors import step as vectors
 from gcsim.simulator.training import Framework, Training
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 from tests.simulator.steps.random_plans import extended, fixed, same, skewed

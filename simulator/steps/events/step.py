@@ -179,9 +179,8 @@ class Simulation:
                 self._rows.append([None] * len(self._workers))
                 self._breakdowns.append([None] * len(self._workers))
             plan = schedule.plans[schedule.turn(self._turn + iteration)]
-            breakdown = yield from worker.iteration(
-                plan.of_rank(int(self._first[member])), iteration, self._pace_of(member, iteration)
-            )
+            own, pace = plan.of_rank(int(self._first[member])), self._pace_of(member, iteration)
+            breakdown = yield from _Iteration(worker, own, iteration, pace).train()
             finish = reading(self.env.now)
             check_room(iteration, finish)
             row = self._rows[iteration]
@@ -247,12 +246,6 @@ class _Worker:
     ) -> None:
         self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
         self.stream, self.side = _Stream(env, share), _Stream(env, share)
-
-    def iteration(
-        self, plan: step_plan.StepPlan, number: int, slowdown: float
-    ) -> Generator[simpy.Event, Any, TimeBreakdown]:
-        """Run an iteration and return its breakdown."""
-        return (yield from _Iteration(self, plan, number, slowdown).train())
 
 
 class _Iteration:

@@ -14,12 +14,12 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.steps import breakdown
+from gcsim.simulator.steps import vectors as vector_steady
 from gcsim.simulator.steps.cycles import Search
 from gcsim.simulator.steps.events.steady import Events, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Iteration, Schedule, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, Span, StepPlan
-from gcsim.simulator.steps.vectors import step as vector_steady
 from tests.simulator.steps.random_plans import (
     bucket,
     compute,

@@ -1,6 +1,16 @@
-"""Vector engine: times of all ranks, iteration by iteration.
+"""Iterations by the vector engine, which computes all ranks at once.
 
-`vectors/step.py` has the rules, and why this is exact. Arrays, all int64 picoseconds:
+It simulates the step of `events/step.py` with one collective at a time, without an event per rank
+and piece of work; results are equal (`==`). Since collectives and the pieces of a stream have the
+same order on all ranks (`step_plan.py`), one loop over both computes each time as a sum or maximum
+of earlier ones. A rank that begins iteration i + 1 has left all collectives of iteration i, which
+all ranks have entered by then, so iterations are simulated one by one, each in O(ranks x (pieces +
+collectives)). `sharded.py` has steps with sharded weights.
+
+Source: conservative parallel simulation with the collective as barrier (Chandy and Misra 1979, IEEE
+Trans. Softw. Eng. 5(5)).
+
+Arrays, all int64 picoseconds:
 
 | array | shape                            | content                                             |
 |-------|----------------------------------|-----------------------------------------------------|
@@ -39,9 +49,12 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
-from gcsim.simulator.steps import step_plan
+from gcsim.simulator.steps import sharded, step_plan
+from gcsim.simulator.steps.breakdown import PARTS
+from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
 from gcsim.simulator.steps.events.input_loader import earliest
-from gcsim.simulator.steps.schedule import Schedule, State
+from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
+from gcsim.simulator.steps.step_plan import CarryOut, Run, Slowdown, StepPlan, even
 
 _KINDS: tuple[step_plan.Kind, ...] = get_args(step_plan.Kind)
 _FORWARD, _BACKWARD, _OPTIMIZER, _THREAD = range(4)
@@ -65,7 +78,7 @@ class _Layout:
     `_KINDS`."""
 
     @staticmethod
-    def of(plan: step_plan.StepPlan) -> _Layout:
+    def of(plan: StepPlan) -> _Layout:
         """Layout of a plan; `InternalError` when its lists do not fit together."""
         compute, buckets = plan.compute, plan.buckets
         if len(buckets) != len(compute.parts):
@@ -193,7 +206,6 @@ def _stretched(duration: int, factor: float) -> int:
     return duration if factor == 1.0 else int(np.rint(duration * factor))
 
 
-PARTS = (*_KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
 FREE, ISSUED, LEFT, SHARED, INPUT, MADE = range(6)
 STATE_ROWS = 6
@@ -207,9 +219,7 @@ class Vectors:
     share one column of the arrays. After they leave a collective at different times, or with
     different slowdowns, each has its own column until they begin an iteration together."""
 
-    def __init__(
-        self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
-    ) -> None:
+    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
         self._execute = execute
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
@@ -426,7 +436,7 @@ def _zeros(*shape: int) -> NDArray[np.int64]:
 
 
 class _PlanArrays:
-    def __init__(self, plan: step_plan.StepPlan) -> None:
+    def __init__(self, plan: StepPlan) -> None:
         if plan.machines is not None:
             raise InternalError("ranks that share cores: only events simulate that")
         if plan.slots != 1:
@@ -466,7 +476,7 @@ class _PlanArrays:
         return self.asked, self.side
 
 
-def _work(plan: step_plan.StepPlan) -> Picoseconds:
+def _work(plan: StepPlan) -> Picoseconds:
     """Return the work of a rank's streams and loader in an iteration, with a slowdown of 1."""
     jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
     exchanges = ceil(
@@ -475,3 +485,77 @@ def _work(plan: step_plan.StepPlan) -> Picoseconds:
     backward = max(plan.compute.backward, plan.backward)  # with an exchange, or alone
     micro_batch = plan.compute.forward + backward + plan.input_batch
     return plan.accumulation * micro_batch + exchanges + plan.optimizer
+
+
+def simulate(
+    plan: StepPlan | Schedule,
+    *,
+    ranks: int,
+    execute: CarryOut,
+    iterations: int = 1,
+    slowdown: Slowdown = even,
+    seed: int = 0,
+) -> Run:
+    """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
+
+    `execute` returns a collective's exits; its key consists of `seed`, iteration, bucket and place.
+    `slowdown(i)`: the ranks' factors in iteration i. Raises `InternalError` for two slots, or an
+    exit before the last entry, `InputError` when the clock cannot hold the times.
+    """
+    vectors = _vectors(schedule_of(plan), ranks, execute, seed)
+    finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
+    parts = dict(zip(PARTS, rows_of_parts, strict=True))
+    for iteration in range(iterations):
+        rows = {part: times[iteration] for part, times in parts.items()}
+        finish[iteration] = vectors.iteration(slowdown(iteration), rows)
+    return Run(finish=finish, parts=parts)
+
+
+def simulate_steady(
+    plan: StepPlan | Schedule,
+    *,
+    ranks: int,
+    execute: CarryOut,
+    slowdown: NDArray[np.float64] | None = None,
+    most: int = MOST,
+    tolerance: float = 0.0,
+) -> Steady:
+    """Simulate until iterations are periodic (`cycles.py`); `most` and `tolerance` as in `Search`.
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is the same
+    in all iterations. Raises as `simulate`."""
+    schedule = schedule_of(plan)
+    vectors = _vectors(schedule, ranks, execute, 0)
+    begin = beginning(schedule, ranks)
+    coming, finish = (0, begin), np.zeros(ranks, dtype=np.int64)
+
+    def simulate(number: int, before: State) -> Iteration:
+        nonlocal coming, finish
+        if number != coming[0] or before is not coming[1]:  # known ones were skipped
+            vectors.begin(number, before)
+            finish = before.start
+        parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
+        start, finish = finish, vectors.iteration(slowdown, parts)
+        first = int(finish.min())
+        relative = finish - (first if schedule.interacts else finish)
+        after = State(
+            start=np.broadcast_to(relative, (ranks,)),
+            ahead=np.broadcast_to(vectors.ahead(), (len(begin.ahead), ranks)),
+        )
+        coming = (number + 1, after)
+        return Iteration(
+            durations=np.broadcast_to(finish - start, (ranks,)),
+            parts=parts,
+            after=after,
+            elapsed=first - int(start.min()),
+        )
+
+    search = Search(schedule, begin, most=most, tolerance=tolerance)
+    return settle(schedule, search, simulate)
+
+
+def _vectors(
+    schedule: Schedule, ranks: int, execute: CarryOut, seed: int
+) -> Vectors | sharded.Ranks:
+    """Return the engine for the schedule's plans."""
+    by = sharded.Ranks if schedule.sharded else Vectors
+    return by(schedule, ranks, execute, seed)
