@@ -320,8 +320,8 @@ def _up_in_worlds(side: Side, cut: _PieceSizes, up: PathPrices) -> tuple[Times, 
     nothing = np.zeros_like(side.children)
     for here, summed, whole, last in zip(sent, sums, *_both(cut, up, side.hop_up), strict=True):
         added = np.zeros_like(here)
-        _go_up(side.below_up, *whole, nothing, added, here, summed[:full])
-        _go_up(side.below_up, *last, nothing, added, here, summed[full:])
+        for (serialization, flight), of in ((whole, summed[:-1]), (last, summed[-1:])):
+            _go_up(side.below_up, serialization, flight, nothing, added, here, of)
     return sent, sums
 
 
@@ -335,8 +335,8 @@ def _down_in_worlds(
     for here, has, summed, whole, last in zip(
         sent, held, sums, *_both(cut, down, side.hop_down), strict=True
     ):
-        _go_down(side.above_down, summed[: cut.full], *whole, here, has)
-        _go_down(side.above_down, summed[cut.full :], *last, here, has)
+        for (serialization, flight), of in ((whole, summed[:-1]), (last, summed[-1:])):
+            _go_down(side.above_down, of, serialization, flight, here, has)
     never = np.full((len(sent), 1), _NEVER, dtype=np.int64)
     forwarded: Times = np.concatenate((sent, never), axis=1)[:, side.sent].max(axis=1)
     return np.maximum(held[:, side.own], forwarded)

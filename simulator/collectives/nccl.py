@@ -292,7 +292,7 @@ def traffic(call: Call, kind: Kind, mode: Mode) -> Traffic:
     if mode.shape == "tree":
         return tree(call, mode, call.fabric).traffic(call.fabric.devices)
     if mode.shape == "ring":
-        program = (allreduce if kind == "all_reduce" else allgather).ring(call)
+        program = allreduce.ring(call) if kind == "all_reduce" else allgather.ring(call)
         return program.traffic(call.fabric.devices)
     return _in_network(call, kind, mode).traffic
 

@@ -211,10 +211,13 @@ class _Layout:
     ) -> None:
         """Advance `state`, when q ranks have sent and received, through `steps`. `times`: flat
         serialisation and latency, in place of the links'."""
+        serialization, latency = times or (self.serialization, self.latency)
         self.loop(
-            *state,
+            state[0],
+            state[1],
             self.width,
-            *(times or (self.serialization, self.latency)),
+            serialization,
+            latency,
             self.reductions,
             self.begins,
             self.runs,

@@ -63,21 +63,17 @@ class Events:
 
     def iteration(self, number: int, before: State) -> Iteration:
         """Simulate iteration `number` from the state in which it begins."""
-
-        def run(classes: Classes) -> Iteration:
-            simulation = self.simulation(number, before, classes)
-            simulation.run(1)
-            return simulation.iteration(0)
-
-        return self.with_classes(run, before)
+        return self._once(number, before, lambda simulation: simulation.iteration(0))
 
     def spans(self, number: int, before: State, first: int | None = None) -> tuple[Span, ...]:
         """Spans of an iteration from the first rank's begin; `first` as in `spans_of`."""
+        return self._once(number, before, lambda simulation: simulation.spans(0, first))
 
-        def run(classes: Classes) -> tuple[Span, ...]:
+    def _once(self, number: int, before: State, then: Callable[[Simulation], Result]) -> Result:
+        def run(classes: Classes) -> Result:
             simulation = self.simulation(number, before, classes)
             simulation.run(1)
-            return simulation.spans(0, first)
+            return then(simulation)
 
         return self.with_classes(run, before)
 
