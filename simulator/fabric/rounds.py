@@ -41,6 +41,7 @@ from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range, picoseconds
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.fabric.hops import Framing, Hops, Integers, distinct
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
+from gcsim.simulator.host import Devices, first_ranks, node_of_ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import across_uplink, path, share_link
 
@@ -60,13 +61,13 @@ class _Ends:
 
 
 class Fabric:
-    """Links of `nodes * devices` ranks, numbered node by node, and the paths of their rounds."""
+    """Links of all ranks, numbered node by node, and the paths of their rounds."""
 
     def __init__(
         self,
         *,
         nodes: int,
-        devices: int,
+        devices: Devices,
         nics: Sequence[Link],
         buses: Sequence[Link],
         racks: Racks | None = None,
@@ -76,7 +77,8 @@ class Fabric:
     ) -> None:
         """`nics` join a node to the others, `buses` its devices: one for all nodes or one per node.
         Each of `nics` represents `nics_per_node` NICs."""
-        self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
+        self.nodes, self.devices = nodes, devices
+        self.ranks = nodes * devices if isinstance(devices, int) else sum(devices)
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
             "nodes": nodes,
@@ -91,6 +93,7 @@ class Fabric:
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
         self._framed: dict[Framing, Fabric] = {}
         self._table = LinkTable()
+        self._node = node_of_ranks(self.ranks, devices)
         self._levels = racks.levels if racks else ()
         self._least = racks.least_shares(nics_per_node) if racks else ()
         self._shared_bus, self._framing = shared_bus, framing or Framing()
@@ -110,7 +113,7 @@ class Fabric:
         nodes = range(cluster.nodes)
         return Fabric(
             nodes=cluster.nodes,
-            devices=cluster.devices_per_node,
+            devices=cluster.devices_by_node,
             nics=[cluster.nic(node) for node in nodes] if cluster.nics else [cluster.network],
             buses=[cluster.buses.get(node, cluster.between_ranks) for node in nodes]
             if cluster.buses and cluster.between_ranks is cluster.intra_node
@@ -151,7 +154,7 @@ class Fabric:
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
         """Return the hop from each rank to its successor (mod p), or predecessor, while all hops of
         the ring are in use."""
-        return self._ring(1, backwards=backwards)
+        return self._ring(self.everyone, backwards=backwards)
 
     def ring_paths(self, *, backwards: bool = False) -> tuple[list[list[int]], Integers]:
         """Return the different paths of `ring_links`, and each rank's index among them."""
@@ -159,20 +162,20 @@ class Fabric:
 
     def leader_links(self) -> tuple[Link, ...]:
         """Return the hop from each node's first device to the next node's (mod N)."""
-        return self._ring(self.devices, backwards=False)
+        return self._ring(first_ranks(self.nodes, self.devices), backwards=False)
 
-    def _ring(self, every: int, *, backwards: bool) -> tuple[Link, ...]:
-        if (every, backwards) not in self._rings:
-            ranks = self.everyone[::every]
-            self._rings[every, backwards] = self.links(ranks, np.roll(ranks, 2 * backwards - 1))
-        return self._rings[every, backwards]
+    def _ring(self, ranks: Ranks, *, backwards: bool) -> tuple[Link, ...]:
+        name = len(ranks), backwards
+        if name not in self._rings:
+            self._rings[name] = self.links(ranks, np.roll(ranks, 2 * backwards - 1))
+        return self._rings[name]
 
     @property
     def alike(self) -> bool:
-        """Whether all nodes have the same links and the same distance to all others: then paths
-        depend only on the distance between ranks."""
+        """Whether all nodes have as many devices, the same links and the same distance to all
+        others: then paths depend only on the distance between ranks."""
         racks = any(below < self.nodes for below, _ in self._levels)
-        return len(self._links) == 2 and not racks
+        return len(self._links) == 2 and not racks and isinstance(self.devices, int)
 
     @property
     def flat(self) -> bool:
@@ -183,7 +186,7 @@ class Fabric:
         """Table of NICs, each rank's number in it and its latency, if rounds as those of `flat`
         depend only on the ends' NICs (the slower rate and half of each latency); else None."""
         racks = any(below < self.nodes for below, _ in self._levels)
-        if self.devices > 1 or racks or not self._plain or self._framing.network:
+        if self.devices != 1 or racks or not self._plain or self._framing.network:
             return None
         if self._stations.any():
             return None
@@ -249,7 +252,7 @@ class Fabric:
     ) -> tuple[list[_Ends], list[Integers], NDArray[np.bool_]]:
         """Return both ends of each message, the number of messages that share its uplink at each
         level (0: it crosses none), and whether it leaves its node."""
-        out, into = senders // self.devices, receivers // self.devices
+        out, into = self._node[senders], self._node[receivers]
         crosses = out != into
         ends, crossings = [], 0
         for node, rank in ((out, senders), (into, receivers)):

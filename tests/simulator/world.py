@@ -62,7 +62,7 @@ def called(
     sent: int | Sequence[int], fabric: Fabric, gamma: Fraction = PS * 0, **more: Any
 ) -> Call:
     """A collective on a fabric; reducing costs `gamma` seconds a byte."""
-    of = cluster(fabric.nodes, fabric.devices, sums=Sums(float32=1 / gamma if gamma else None))
+    of = cluster(fabric.ranks, sums=Sums(float32=1 / gamma if gamma else None))
     each = (sent,) * fabric.ranks if isinstance(sent, int) else tuple(sent)
     return Call(sent=each, cluster=of, known_fabric=fabric, **more)
 
