@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from gcsim.simulator.collectives import double_tree_allreduce, hierarchical, nccl
 from gcsim.simulator.collectives.call import Call, Prepared
@@ -106,20 +106,13 @@ ALGORITHMS |= {
         traffic=lambda call: parameter_server.traffic(call, sum(call.sent)),
     ),
     **{
-        ("all_reduce", mode.name): Algorithm(
-            title=mode.title("all_reduce"),
-            prepare=partial(nccl.prepare_allreduce, mode=mode),
-            traffic=partial(nccl.allreduce_traffic, mode=mode),
+        (kind, mode.name): Algorithm(
+            title=mode.title(kind),
+            prepare=partial(nccl.prepare, kind=kind, mode=mode),
+            traffic=partial(nccl.traffic, kind=kind, mode=mode),
         )
+        for kind in get_args(nccl.Kind)
         for mode in nccl.MODES
-    },
-    **{
-        ("all_gather", mode.name): Algorithm(
-            title=mode.title("all_gather"),
-            prepare=partial(nccl.prepare_allgather, mode=mode),
-            traffic=partial(nccl.allgather_traffic, mode=mode),
-        )
-        for mode in nccl.MODES
-        if mode.shape in {"ring", "nvls"}
+        if kind == "all_reduce" or mode.shape in {"ring", "nvls"}
     },
 }

@@ -60,10 +60,10 @@ from gcsim.simulator.collectives.tree_classes import (
     places,
     trees_of_ranks,
 )
+from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.in_worlds import PathPrices
 from gcsim.simulator.fabric.link_table import Ranks
-from gcsim.simulator.fabric.round_paths import MANY, Hops
-from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.fabric.rounds import MANY, Fabric
 from gcsim.simulator.host import Devices, Traffic
 
 
@@ -315,11 +315,14 @@ class _PieceFlow:
 def _up_in_worlds(side: Side, cut: _PieceSizes, up: PathPrices) -> tuple[Times, Times]:
     """Return `_PieceByPiece.reduce` by cluster, `[clusters, classes]`, and when the root has each
     piece, `[clusters, pieces]`."""
-    worlds = len(up.latency)
+    worlds, full = len(up.latency), cut.full
     sent = np.zeros((worlds, len(side.rank_up)), dtype=np.int64)
-    sums = np.zeros((worlds, cut.full + 1), dtype=np.int64)
+    sums = np.zeros((worlds, full + 1), dtype=np.int64)
     nothing = np.zeros_like(side.children)
-    _worlds_up(side.below_up, nothing, *_both(cut, up, side.hop_up), sent, sums)
+    for here, summed, whole, last in zip(sent, sums, *_both(cut, up, side.hop_up), strict=True):
+        added = np.zeros_like(here)
+        for (serialization, flight), of in ((whole, summed[:-1]), (last, summed[-1:])):
+            _go_up(side.below_up, serialization, flight, nothing, added, here, of)
     return sent, sums
 
 
@@ -330,61 +333,26 @@ def _down_in_worlds(
     turns = (times[:, own] for times, own in zip(left, side.turn, strict=True))
     held: Times = np.ascontiguousarray(np.maximum(*turns))
     sent = np.full_like(held, _NEVER)
-    _worlds_down(side.above_down, sums, *_both(cut, down, side.hop_down), sent, held)
+    for here, has, summed, whole, last in zip(
+        sent, held, sums, *_both(cut, down, side.hop_down), strict=True
+    ):
+        for (serialization, flight), of in ((whole, summed[:-1]), (last, summed[-1:])):
+            _go_down(side.above_down, of, serialization, flight, here, has)
     never = np.full((len(sent), 1), _NEVER, dtype=np.int64)
     forwarded: Times = np.concatenate((sent, never), axis=1)[:, side.sent].max(axis=1)
     return np.maximum(held[:, side.own], forwarded)
 
 
-def _both(cut: _PieceSizes, prices: PathPrices, hops: Ranks) -> tuple[Times, Times, Times, Times]:
-    """Return serialisation and flight `[clusters, classes]` of a full piece, then of the last one;
-    0 for the root, which has no hop."""
+def _both(cut: _PieceSizes, prices: PathPrices, hops: Ranks) -> Iterator[list[tuple[Times, Times]]]:
+    """Yield serialisation `[classes]` and flight `[1, classes]` by cluster, of a full piece, then
+    of the last one; 0 for the root, which has no hop."""
     crossed = (hops >= 0).astype(np.int64)
-    serialization, latency, of_last, latency_of_last = (
-        np.ascontiguousarray(question(nbytes)[:, hops]) * crossed
-        for nbytes in (cut.piece, cut.last)
-        for question in (prices.serialization, prices.latencies)
-    )
-    return serialization, latency, of_last, latency_of_last
-
-
-@loop
-def _worlds_up(  # noqa: PLR0917 - compiled: arrays by position
-    below: Ranks,
-    adding: Times,
-    serialization: Times,
-    flight: Times,
-    of_last: Times,
-    flight_of_last: Times,
-    sent: Times,
-    summed: Times,
-) -> None:
-    """Run `_go_up` for each row, with full pieces and the last one."""
-    full = summed.shape[1] - 1
-    for world in range(sent.shape[0]):
-        added, here, sums = np.zeros(sent.shape[1], np.int64), sent[world], summed[world]
-        row = slice(world, world + 1)
-        _go_up(below, serialization[world], flight[row], adding, added, here, sums[:full])
-        _go_up(below, of_last[world], flight_of_last[row], adding, added, here, sums[full:])
-
-
-@loop
-def _worlds_down(  # noqa: PLR0917 - compiled: arrays by position
-    above: Ranks,
-    summed: Times,
-    serialization: Times,
-    flight: Times,
-    of_last: Times,
-    flight_of_last: Times,
-    sent: Times,
-    held: Times,
-) -> None:
-    """Run `_go_down` for each row, with full pieces and the last one."""
-    full = summed.shape[1] - 1
-    for world in range(sent.shape[0]):
-        sums, row = summed[world], slice(world, world + 1)
-        _go_down(above, sums[:full], serialization[world], flight[row], sent[world], held[world])
-        _go_down(above, sums[full:], of_last[world], flight_of_last[row], sent[world], held[world])
+    for nbytes in (cut.piece, cut.last):
+        each = (
+            asked(nbytes)[:, hops] * crossed for asked in (prices.serialization, prices.latencies)
+        )
+        serialization, latency = map(np.ascontiguousarray, each)
+        yield list(zip(serialization, latency[:, None], strict=True))
 
 
 @loop

@@ -13,8 +13,6 @@ import numpy as np
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.collectives import nccl
 from gcsim.simulator.collectives.dispatch import algorithm_name, call_of
-from gcsim.simulator.collectives.rings.allgather import ring_allgather
-from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.messages import classes
 from gcsim.simulator.fabric.in_worlds import Column, PathsInWorlds
 from gcsim.simulator.fabric.rounds import Fabric
@@ -46,10 +44,7 @@ def last_exits(
     first = np.unique(kinds, return_index=True)[1]
     if len(first) != len(paths):  # paths with equal stated figures may differ in other worlds
         return None
-    ring = (
-        ring_allreduce(call.nbytes, links, element=call.element)
-        if kind == "all_reduce"
-        else ring_allgather(call.sent, links)
+    last = nccl.ring(call, kind, fabric).last_in_worlds(
+        price([paths[number] for number in place[first].tolist()])
     )
-    last = ring.last_in_worlds(price([paths[number] for number in place[first].tolist()]))
     return (base + last).astype(np.float64)

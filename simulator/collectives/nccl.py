@@ -47,7 +47,8 @@ from gcsim.simulator.collectives.in_network import InNetwork
 from gcsim.simulator.collectives.rings import allgather, allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.fabric.round_paths import Framing
+from gcsim.simulator.collectives.rings.recurrence import PreparedRing
+from gcsim.simulator.fabric.hops import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
@@ -280,43 +281,36 @@ class _DelayedStart:
         return self._collective(starts + self._by, key)
 
 
-def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
-    """Prepare an all-reduce in this mode."""
+def prepare(call: Call, kind: Kind, mode: Mode) -> Prepared:
+    """Prepare a collective in this mode; unequal blocks of an all-gather are not split."""
+    if mode.shape not in {"ring", "tree"}:
+        return _in_network(call, kind, mode)
     base, framing = start_delay_and_framing(mode, call.cluster)
     fabric = call.fabric.with_framing(framing)
     if mode.shape == "tree":
         return _DelayedStart(base, tree(call, mode, fabric))
-    if mode.shape != "ring":
-        return _by_switch(call, mode)
-    return _DelayedStart(
-        base, ring_allreduce(call.nbytes, fabric.ring_links(), element=call.element)
-    )
+    return _DelayedStart(base, ring(call, kind, fabric))
 
 
-def prepare_allgather(call: Call, mode: Mode) -> Prepared:
-    """Prepare an all-gather in this mode; unequal blocks are not split."""
-    if mode.shape == "nvls":
-        return _gathered_by_switch(call, mode)
-    base, framing = start_delay_and_framing(mode, call.cluster)
-    return _DelayedStart(
-        base, ring_allgather(call.sent, call.fabric.with_framing(framing).ring_links())
-    )
-
-
-def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
-    """Traffic of an all-reduce."""
+def traffic(call: Call, kind: Kind, mode: Mode) -> Traffic:
+    """Traffic of a collective."""
     if mode.shape == "tree":
         return tree(call, mode, call.fabric).traffic(call.fabric.devices)
-    if mode.shape != "ring":
-        return _by_switch(call, mode).traffic
-    return allreduce.ring(call).traffic(call.fabric.devices)
+    if mode.shape == "ring":
+        program = allreduce.ring(call) if kind == "all_reduce" else allgather.ring(call)
+        return program.traffic(call.fabric.devices)
+    return _in_network(call, kind, mode).traffic
 
 
-def allgather_traffic(call: Call, mode: Mode) -> Traffic:
-    """Traffic of an all-gather."""
-    if mode.shape == "nvls":
-        return _gathered_by_switch(call, mode).traffic
-    return allgather.ring(call).traffic(call.fabric.devices)
+def ring(call: Call, kind: Kind, fabric: Fabric) -> PreparedRing:
+    """Prepare a ring on a fabric."""
+    if kind == "all_gather":
+        return ring_allgather(call.sent, fabric.ring_links())
+    return ring_allreduce(call.nbytes, fabric.ring_links(), element=call.element)
+
+
+def _in_network(call: Call, kind: Kind, mode: Mode) -> InNetwork:
+    return _by_switch(call, mode) if kind == "all_reduce" else _gathered_by_switch(call, mode)
 
 
 def _by_switch(call: Call, mode: Mode) -> InNetwork:

@@ -21,8 +21,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from gcsim.simulator.fabric.hops import distinct
 from gcsim.simulator.fabric.link_table import Ranks
-from gcsim.simulator.fabric.round_paths import distinct
 from gcsim.simulator.host import Devices, first_ranks
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.fabric.round_paths import Framing
+from gcsim.simulator.fabric.hops import Framing
 from gcsim.simulator.network.links import Link
 
 Column = NDArray[np.float64]  # `[clusters]`

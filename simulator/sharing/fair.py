@@ -7,11 +7,10 @@ form one class.
 Exact: rates and remaining bytes are rational. A flow ends, and frees its share, at the first whole
 picosecond at which its bytes have passed, so the clock stays integer.
 
-A link is ignored if all its flows cross, as often, another link that never has more capacity. Rates
-are constant between events (a start, an end, a change of capacity). Flows that are limited by the
-same full link form a group with one virtual time: the bytes of a flow present from the start. One
-with s bytes left that joins at V ends at V + s. So an event needs exact arithmetic per group, and
-per flow only for flows that change their group.
+Rates are constant between events (a start, an end, a change of capacity). Flows that are limited by
+the same full link form a group with one virtual time: the bytes of a flow present from the start.
+One with s bytes left that joins at V ends at V + s. So an event needs exact arithmetic per group,
+and per flow only for flows that change their group.
 
 All numbers are integers: bytes are in units of 1 / (K D), with K the capacities' common denominator
 and D a group's scale, a multiple of the denominators of its rates and its flows' remaining bytes.
@@ -32,10 +31,10 @@ Demers, Keshav and Shenker 1989 (SIGCOMM), sec. 2.2.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import gcd, lcm
 from typing import Any
@@ -46,7 +45,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
-from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, never_less, supply
+from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, supply
 
 
 def share_fairly(
@@ -58,10 +57,9 @@ def share_fairly(
     """Run flows, each of which crosses some link, until all have ended. `starts`: start times >= 0
     by index in `flows`; `capacities` by link class. `ended(place, time)` is called at each end, in
     time order, and returns the start times of further flows, none before `time`."""
-    needed = _without_idle_links(flows, capacities)
     waiting = [(start, place) for place, start in starts.items()]
     heapify(waiting)
-    running = _Running(needed, capacities)
+    running = _Running(flows, capacities)
     now = min(starts.values(), default=0)
     while waiting or running.flows.size:
         while waiting and waiting[0][0] <= now:
@@ -83,37 +81,7 @@ def share_fairly(
                 heappush(waiting, (start, further))
 
 
-def _without_idle_links(
-    flows: Sequence[FlowClass], capacities: Mapping[Any, Capacity]
-) -> Sequence[FlowClass]:
-    """Return the flows without the links that never limit them."""
-    on: dict[Hashable, list[int]] = {}
-    for place, flow in enumerate(flows):
-        for link in flow.loads:
-            on.setdefault(link, []).append(place)
-    idle: set[Hashable] = set()
-    for link, places in on.items():
-        first, last = flows[places[0]].loads, flows[places[-1]].loads
-        for other in first:
-            if other == link or other in idle or other not in last:
-                continue
-            if never_less(capacities[link], capacities[other]) and all(
-                flows[place].loads[link] <= flows[place].loads.get(other, 0) for place in places
-            ):
-                idle.add(link)
-                break
-    if not idle:
-        return flows
-    return [
-        FlowClass(flow.nbytes, {at: count for at, count in flow.loads.items() if at not in idle})
-        for flow in flows
-    ]
-
-
 _NEW = -1  # group of flows without a rate
-_LONG = 2048  # bits of D above which it is reduced
-_PATIENCE = 8  # changes of D before it is made divisible by many numbers of flows
-_LARGEST = 1 << 10
 
 
 class _Running:
@@ -201,7 +169,6 @@ class _Group:
         self.rate = 0  # growth of `virtual` per picosecond
         self.tags: dict[int, int] = {}  # value of `virtual` at each flow's end, by place
         self._queue: list[tuple[int, int]] = []  # heap of (tag, place); some entries are stale
-        self._changes = 0
 
     def add(self, place: int, left: int, scale: int) -> None:
         """Add a flow with `left` bytes left, in units of its own scale."""
@@ -241,36 +208,14 @@ class _Group:
         self.rate = over // common * (self.scale // (under // common))
 
     def _have_divided(self, divisor: int) -> None:
-        """Make D divisible by `divisor`; after many changes, also by most later ones."""
-        if self.scale % divisor == 0:
-            return
-        if self.scale.bit_length() > _LONG:
-            self._shorten()
-        self._changes += 1
-        # rates are capacities over numbers of flows: D becomes a multiple of all of these
-        numbers = 1 << (len(self.tags) + 1).bit_length()
-        if self._changes > _PATIENCE and numbers <= _LARGEST:
-            divisor = lcm(divisor, divided_by_all(numbers))
-        self._multiply(divisor // gcd(self.scale, divisor), 1)
-
-    def _shorten(self) -> None:
-        for place in self.tags:
-            self.tags[place] -= self.virtual
-        self.virtual = 0
-        self._multiply(1, gcd(self.scale, *self.tags.values()))
-
-    def _multiply(self, factor: int, divisor: int) -> None:
-        self.scale = self.scale * factor // divisor
-        self.virtual = self.virtual * factor // divisor
-        self.tags = {place: tag * factor // divisor for place, tag in self.tags.items()}
-        self._queue = [(tag, place) for place, tag in self.tags.items()]
-        heapify(self._queue)
-
-
-@cache
-def divided_by_all(numbers: int) -> int:
-    """Return the least common multiple of 1 ... `numbers`."""
-    return lcm(*range(1, numbers + 1))
+        """Make D divisible by `divisor`."""
+        factor = divisor // gcd(self.scale, divisor)
+        if factor > 1:
+            self.scale *= factor
+            self.virtual *= factor
+            self.tags = {place: tag * factor for place, tag in self.tags.items()}
+            self._queue = [(tag, place) for place, tag in self.tags.items()]
+            heapify(self._queue)
 
 
 _Ints = NDArray[np.int64]

@@ -11,8 +11,8 @@ The reported rank is the one that ends last (ties: the lowest; if ranks never co
 with the longest mean); its parts add up.
 
 Both engines give the same times: the event engine (`events/step.py`) runs if ranks share cores or
-two collectives at a time, else the vector engine (`vectors/step.py`). Steps with sharded weights
-have a single engine (`sharded.py`).
+two collectives at a time, else the vector engine (`vectors.py`); spans are the event engine's.
+Steps with sharded weights have a single engine (`sharded.py`).
 
 More iterations than `Training.iterations` are simulated
 
@@ -173,9 +173,9 @@ class Averager:
                 rings=self._rings,
                 tolerance=TOLERANCE,
             )
-        from gcsim.simulator.steps.vectors import step as vector_steady
+        from gcsim.simulator.steps import vectors  # compiles its loops
 
-        return vector_steady.simulate_steady(
+        return vectors.simulate_steady(
             schedule,
             ranks=ranks,
             execute=self.execute,
@@ -187,9 +187,9 @@ class Averager:
     def _many(self, schedule: Schedule, iterations: int) -> Run:
         if _only_events(schedule):
             return self._by_events(schedule, iterations)
-        from gcsim.simulator.steps.vectors import step as vector_step  # compiles its loops
+        from gcsim.simulator.steps import vectors  # compiles its loops
 
-        return vector_step.simulate(
+        return vectors.simulate(
             schedule,
             ranks=self.cluster.workers,
             execute=self.execute,
@@ -219,14 +219,8 @@ class Averager:
                 schedule, number, before, execute=self.execute, slowdown=slow, seed=self._seed,
                 first=first,
             )  # fmt: skip
-        if _only_events(schedule):
-            events = Events(schedule, execute=self.execute, slowdown=self._slow, rings=self._rings)
-            return events.spans(number, before, first)
-        from gcsim.simulator.steps.vectors import spans as vector_spans  # compiles its loops
-
-        return vector_spans.spans(
-            schedule, number, before, execute=self.execute, slowdown=self._slow, first=first
-        )
+        events = Events(schedule, execute=self.execute, slowdown=self._slow, rings=self._rings)
+        return events.spans(number, before, first)
 
     def _slowdown(self, iteration: int) -> NDArray[np.float64] | None:
         if self._noise is None:

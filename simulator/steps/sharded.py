@@ -200,7 +200,7 @@ def units_of(plan: StepPlan, durations: Sequence[Column] = ()) -> Iterator[Unit]
 
 
 class Ranks:
-    """State of all ranks between two iterations; same interface as `vectors.ranks.Vectors`."""
+    """State of all ranks between two iterations; same interface as `vectors.Vectors`."""
 
     def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
         self._schedule, self._ranks, self._execute, self._seed = schedule, ranks, execute, seed

@@ -21,7 +21,7 @@ from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.noise import slowdowns
-from gcsim.simulator.steps.vectors.step import simulate
+from gcsim.simulator.steps.vectors import simulate
 from gcsim.simulator.training import Noise, Training
 from tests.benchmarks.kernel_curve import KERNELS, curve
 from tests.benchmarks.synthetic_traffic import (

@@ -21,9 +21,9 @@ from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     PreparedRounds,
     block_size,
 )
-from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
-from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
-from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
+from gcsim.simulator.collectives.rounds import (
+    halving_doubling_allreduce,
+    pairwise_alltoall,
     recursive_doubling_allreduce,
 )
 from gcsim.simulator.fabric.rounds import Fabric
@@ -31,6 +31,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.sharing.fair import share_fairly
 from gcsim.simulator.sharing.model import Capacity, FlowClass
 from tests.crosscheck import simgrid
+from tests.simulator.world import called
 
 pytestmark = pytest.mark.skipif(not simgrid.installed(), reason=simgrid.MISSING)
 
@@ -64,11 +65,13 @@ def ring(ranks: int, nbytes: int) -> Times:
 
 
 def halving_doubling(ranks: int, nbytes: int) -> Times:
-    return halving_doubling_allreduce(nbytes, star(ranks), element=4)(together(ranks))
+    return halving_doubling_allreduce.prepare(called(nbytes, star(ranks), element=4))(
+        together(ranks)
+    )
 
 
 def recursive_doubling(ranks: int, nbytes: int) -> Times:
-    return recursive_doubling_allreduce(nbytes, star(ranks))(together(ranks))
+    return recursive_doubling_allreduce.prepare(called(nbytes, star(ranks)))(together(ranks))
 
 
 @pytest.mark.parametrize(
@@ -180,9 +183,9 @@ def test_messages_share_cards_and_uplinks_by_number(
     ).ends_s
     entry = np.array(enters_us, dtype=np.int64) * (PS_PER_SECOND // 10**6)
     if operation == "pairwise":
-        finishes = pairwise_alltoall([nbytes] * ranks, shared(ranks))(entry)
+        finishes = pairwise_alltoall.prepare(called(nbytes, shared(ranks)))(entry)
     else:
-        finishes = halving_doubling_allreduce(nbytes, shared(ranks))(entry)
+        finishes = halving_doubling_allreduce.prepare(called(nbytes, shared(ranks)))(entry)
     assert -0.115 < seconds(finishes) / max(theirs) - 1 < 0.0075
 
 

@@ -26,7 +26,7 @@ from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
-from gcsim.simulator.steps.vectors.step import simulate
+from gcsim.simulator.steps.vectors import simulate
 from gcsim.simulator.training import Noise, Training
 from gcsim.traces.profile import ModelFacts, TrafficProfile
 from gcsim.traces.stage1.measure import Subject, measure

@@ -11,7 +11,10 @@ import simpy
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
 
 Wait = Generator[simpy.Event, Any, None]
@@ -53,6 +56,15 @@ def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
     given = {**usual, **more}
     given["collectives"] = replace(given["collectives"], **chosen)
     return Cluster(nodes=nodes, devices_per_node=devices, **given)
+
+
+def called(
+    sent: int | Sequence[int], fabric: Fabric, gamma: Fraction = PS * 0, **more: Any
+) -> Call:
+    """A collective on a fabric; reducing costs `gamma` seconds a byte."""
+    of = cluster(fabric.ranks, sums=Sums(float32=1 / gamma if gamma else None))
+    each = (sent,) * fabric.ranks if isinstance(sent, int) else tuple(sent)
+    return Call(sent=each, cluster=of, known_fabric=fabric, **more)
 
 
 def times(values: Sequence[int]) -> Times:

@@ -119,25 +119,12 @@ class PreparedRing:
             rows = zip(serialization[..., 0].tolist(), latency[..., 0].tolist(), strict=True)
             forms = (_ClosedForm.of(self._sizes, *row, self.steps) for row in rows)
             return np.array([form(starts).max() for form in forms if form], dtype=np.int64)
-        layout = self._layout(self._period)
-        found = np.empty(len(latency), dtype=np.int64)
-        _last_in_worlds(
-            layout.width,
-            layout.flat(serialization),
-            layout.flat(latency),
-            layout.reductions,
-            layout.begins,
-            layout.runs,
-            layout.sizes,
-            layout.kinds,
-            layout.none,
-            layout.steady,
-            0,
-            self.steps,
-            self._reducing,
-            found,
-        )
-        return found
+        layout, found = self._layout(self._period), []
+        for times in zip(layout.flat(serialization), layout.flat(latency), strict=True):
+            both: Times = np.zeros((2, len(layout.kinds)), dtype=np.int64)
+            layout.advance(both, range(self.steps), self._reducing, times=times)
+            found.append(int(both.max()))
+        return np.array(found, dtype=np.int64)
 
     def _constant(self, starts: Times) -> Times:
         if self._closed is not None:
@@ -215,14 +202,22 @@ class _Layout:
         return np.ascontiguousarray(times.reshape(*times.shape[:-2], -1))
 
     def advance(
-        self, state: tuple[Times, Times], steps: range, reducing: int, jitter: Times | None = None
+        self,
+        state: tuple[Times, Times] | Times,
+        steps: range,
+        reducing: int,
+        jitter: Times | None = None,
+        times: tuple[Times, Times] | None = None,
     ) -> None:
-        """Advance `state`, when q ranks have sent and received, through `steps`."""
+        """Advance `state`, when q ranks have sent and received, through `steps`. `times`: flat
+        serialisation and latency, in place of the links'."""
+        serialization, latency = times or (self.serialization, self.latency)
         self.loop(
-            *state,
+            state[0],
+            state[1],
             self.width,
-            self.serialization,
-            self.latency,
+            serialization,
+            latency,
             self.reductions,
             self.begins,
             self.runs,
@@ -457,49 +452,6 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
             looks_at = step + (step - begun) // 8
         if step == reducing:
             looks_at, begun = step, step
-
-
-@loop
-def _last_in_worlds(  # noqa: PLR0917 - a compiled loop takes its arrays by position
-    width: int,
-    serialization: Times,
-    latency: Times,
-    reductions: _Row,
-    starts: _Row,
-    runs: _Row,
-    sizes: _Row,
-    kinds: _Row,
-    jitter: NDArray[np.int64],
-    steady: int,
-    first: int,
-    last: int,
-    reducing: int,
-    out: Times,
-) -> None:
-    """Write into `out` when the last rank has sent and received all blocks, for each row of
-    `serialization` and `latency`; other arguments as `_steps_of_ring`."""
-    for world in range(out.size):
-        sent, received = np.zeros(kinds.size, np.int64), np.zeros(kinds.size, np.int64)
-        _steps_of_ring(
-            sent,
-            received,
-            width,
-            serialization[world],
-            latency[world],
-            reductions,
-            starts,
-            runs,
-            sizes,
-            kinds,
-            jitter,
-            steady,
-            first,
-            last,
-            reducing,
-        )
-        out[world] = 0
-        for r in range(kinds.size):
-            out[world] = max(out[world], sent[r], received[r])
 
 
 @inlined

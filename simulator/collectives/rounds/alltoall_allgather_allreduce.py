@@ -17,25 +17,19 @@ compressed chunks in H. Tang et al. 2021 (ICML), "1-bit Adam".
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, Parts, TwoExchanges
-from gcsim.simulator.fabric.rounds import Fabric
 
 
-def alltoall_allgather_allreduce(
-    nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
-) -> TwoExchanges:
-    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds per byte."""
-    ranks = fabric.ranks
+def prepare(call: Call) -> TwoExchanges:
+    """All-reduce over all devices, node by node."""
+    fabric, whole = call.fabric, (len(call.sent), call.nbytes, call.element)
     return TwoExchanges(
-        DirectExchange(fabric, _to_owners(ranks, nbytes, element), gamma=gamma),
-        DirectExchange(fabric, _to_all(ranks, nbytes, element), first=ranks - 1),
+        DirectExchange(fabric, _to_owners(*whole), gamma=call.gamma),
+        DirectExchange(fabric, _to_all(*whole), first=len(call.sent) - 1),
     )
 
 
@@ -50,10 +44,3 @@ def _to_owners(ranks: int, nbytes: int, element: int) -> Parts:
 def _to_all(ranks: int, nbytes: int, element: int) -> Parts:
     split = np.array(chunks(nbytes, ranks, element), dtype=np.int64)
     return Parts(longer=np.zeros_like(split), long=split, short=split, last=split)
-
-
-def prepare(call: Call) -> TwoExchanges:
-    """All-reduce over all devices, node by node."""
-    return alltoall_allgather_allreduce(
-        call.nbytes, call.fabric, element=call.element, gamma=call.gamma
-    )

@@ -15,24 +15,20 @@ Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.link_table import Ranks
-from gcsim.simulator.fabric.rounds import Fabric
 
 
-def binomial_tree_allreduce(nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes; reducing costs `gamma` seconds per byte."""
-    rounds = Rounds(fabric)
-    for distance in tree_distances(fabric.ranks):
-        senders = children(fabric.ranks, distance)
-        rounds.exchange(senders, senders - distance, nbytes, gamma)
-    broadcast_rounds(rounds, fabric.ranks, nbytes)
+def prepare(call: Call) -> Rounds:
+    """All-reduce over all devices, node by node."""
+    rounds, ranks = Rounds(call.fabric), len(call.sent)
+    for distance in tree_distances(ranks):
+        senders = children(ranks, distance)
+        rounds.exchange(senders, senders - distance, call.nbytes, call.gamma)
+    broadcast_rounds(rounds, ranks, call.nbytes)
     return rounds
 
 
@@ -51,8 +47,3 @@ def tree_distances(ranks: int) -> list[int]:
 def children(ranks: int, distance: int) -> Ranks:
     """Ranks at this distance from their parent."""
     return np.arange(distance, ranks, 2 * distance, dtype=np.int64)
-
-
-def prepare(call: Call) -> Rounds:
-    """All-reduce over all devices, node by node."""
-    return binomial_tree_allreduce(call.nbytes, call.fabric, gamma=call.gamma)

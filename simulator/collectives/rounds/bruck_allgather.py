@@ -16,29 +16,20 @@ sec. 3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.rounds import Rounds
-from gcsim.simulator.fabric.rounds import Fabric
 
 
-def bruck_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
-    """Prepare an all-gather of `sizes[r]` bytes from each rank r."""
-    ranks, rank = fabric.ranks, fabric.everyone
-    blocks = np.array(sizes, dtype=np.int64)
-    ends = np.cumsum(np.concatenate(([0], blocks, blocks)))
-    rounds, distance = Rounds(fabric), 1
+def prepare(call: Call) -> Rounds:
+    """Gather over all devices, node by node."""
+    ranks, rank = len(call.sent), call.fabric.everyone
+    ends = np.cumsum((0, *call.sent, *call.sent), dtype=np.int64)
+    rounds, distance = Rounds(call.fabric), 1
     while distance < ranks:
         count = min(distance, ranks - distance)
         nbytes = ends[count : count + ranks] - ends[:ranks]
         rounds.exchange(rank, (rank - distance) % ranks, nbytes)
         distance *= 2
     return rounds
-
-
-def prepare(call: Call) -> Rounds:
-    """Gather over all devices, node by node."""
-    return bruck_allgather(call.sent, call.fabric)

@@ -33,8 +33,8 @@ from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
-from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Devices, Traffic
 
@@ -54,11 +54,7 @@ class DirectExchange:
         ranks = fabric.ranks
         few = ranks * (ranks - 1) <= _WORTH_ITS_MEMORY
         if few and (self._loop is None or self._loop.random is not None):
-            self._loop = None
-            self._rounds = Rounds(fabric, first=first)
-            for step in range(1, ranks):
-                to = _partner(fabric, step)
-                self._rounds.exchange(fabric.everyone, to, self._parts.to(to), gamma)
+            self._loop, self._rounds = None, self._of_steps(range(1, ranks))
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times, as defined by `Prepared`."""
@@ -68,18 +64,15 @@ class DirectExchange:
             return self._rounds(starts, key)
         ready = starts
         for step in range(1, len(starts)):
-            partner = _partner(self._fabric, step)
-            ready = self._fabric.exchange(
-                ready,
-                self._fabric.everyone,
-                partner,
-                self._parts.to(partner),
-                self._gamma,
-                key=key,
-                message=self._first + step - 1,
-            )
-            check_range(ready, 0)
+            ready = self._of_steps(range(step, step + 1))(ready, key)
         return ready
+
+    def _of_steps(self, steps: range) -> Rounds:
+        rounds = Rounds(self._fabric, first=self._first + steps.start - 1)
+        for step in steps:
+            to = _partner(self._fabric, step)
+            rounds.exchange(self._fabric.everyone, to, self._parts.to(to), self._gamma)
+        return rounds
 
     def traffic(self, devices: Devices) -> Traffic:
         """Traffic of the ranks, `devices` per node; O(p^2)."""

@@ -19,29 +19,23 @@ order of rounds and the folding as in MPICH, allreduce_intra_reduce_scatter_allg
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.rounds.rounds import Fold, Rounds
-from gcsim.simulator.fabric.rounds import Fabric
 
 
-def halving_doubling_allreduce(
-    nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
-) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds per byte."""
-    fold = Fold.of(fabric.ranks)
+def prepare(call: Call) -> Rounds:
+    """All-reduce over all devices, node by node."""
+    fold, nbytes, gamma = Fold.of(len(call.sent)), call.nbytes, call.gamma
     core, size = fold.core, len(fold.core)
     halves = [size >> (bit + 1) for bit in range(size.bit_length() - 1)]
-    ends = np.cumsum([0, *chunks(nbytes, size, element)], dtype=np.int64)
+    ends = np.cumsum([0, *chunks(nbytes, size, call.element)], dtype=np.int64)
     number = np.arange(size, dtype=np.int64)
     lowest = np.zeros(size, dtype=np.int64)  # of the chunks that a rank still reduces
 
-    rounds = Rounds(fabric)
+    rounds = Rounds(call.fabric)
     rounds.exchange(fold.givers, fold.takers, nbytes, gamma)
     kept = []
     for bit, half in enumerate(halves):
@@ -55,10 +49,3 @@ def halving_doubling_allreduce(
         rounds.exchange(core, partner, held)
     rounds.exchange(fold.takers, fold.givers, nbytes)
     return rounds
-
-
-def prepare(call: Call) -> Rounds:
-    """All-reduce over all devices, node by node."""
-    return halving_doubling_allreduce(
-        call.nbytes, call.fabric, element=call.element, gamma=call.gamma
-    )

@@ -18,26 +18,20 @@ import numpy as np
 
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, Parts, TwoExchanges
-from gcsim.simulator.fabric.rounds import Fabric
 
 LENGTH_BYTES = 8  # bytes of a part's announced length
 
 
-def pairwise_alltoall(sent: Sequence[int], fabric: Fabric, *, first: int = 0) -> DirectExchange:
-    """Prepare an all-to-all of `sent[r]` bytes from rank r to all p ranks together, itself
-    included. `first`: number of a rank's first message."""
-    return DirectExchange(fabric, _parts(fabric.ranks, sent), first=first)
-
-
-def _parts(ranks: int, sent: Sequence[int]) -> Parts:
-    share, longer = np.divmod(np.array(sent, dtype=np.int64), ranks)
-    return Parts(longer=longer, long=share + 1, short=share, last=share)
-
-
 def prepare(call: Call) -> DirectExchange | TwoExchanges:
-    """All-to-all of the lengths, where they differ, then of the parts."""
+    """All-to-all of the lengths, where they differ, then of the parts of `sent[r]` bytes, rank r's
+    own part included."""
+    fabric, ranks = call.fabric, len(call.sent)
     if not call.variable:
-        return pairwise_alltoall(call.sent, call.fabric)
-    ranks = len(call.sent)
-    lengths = pairwise_alltoall((LENGTH_BYTES * ranks,) * ranks, call.fabric)
-    return TwoExchanges(lengths, pairwise_alltoall(call.sent, call.fabric, first=ranks - 1))
+        return DirectExchange(fabric, _parts(call.sent))
+    lengths = DirectExchange(fabric, _parts((LENGTH_BYTES * ranks,) * ranks))
+    return TwoExchanges(lengths, DirectExchange(fabric, _parts(call.sent), first=ranks - 1))
+
+
+def _parts(sent: Sequence[int]) -> Parts:
+    share, longer = np.divmod(np.array(sent, dtype=np.int64), len(sent))
+    return Parts(longer=longer, long=share + 1, short=share, last=share)

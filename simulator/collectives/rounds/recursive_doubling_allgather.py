@@ -16,34 +16,25 @@ folding is MPICH's for reductions; its all-gather keeps all ranks and repairs in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.rounds import Fold, Rounds
-from gcsim.simulator.fabric.rounds import Fabric
 
 
-def recursive_doubling_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
-    """Prepare an all-gather of `sizes[r]` bytes from each rank r."""
-    fold = Fold.of(fabric.ranks)
+def prepare(call: Call) -> Rounds:
+    """Gather over all devices, node by node."""
+    fold, blocks = Fold.of(len(call.sent)), np.array(call.sent, dtype=np.int64)
     core, size = fold.core, len(fold.core)
-    blocks = np.array(sizes, dtype=np.int64)
     held = blocks[core]
     held[: len(fold.givers)] += blocks[fold.givers]
     number = np.arange(size, dtype=np.int64)
 
-    rounds = Rounds(fabric)
+    rounds = Rounds(call.fabric)
     rounds.exchange(fold.givers, fold.takers, blocks[fold.givers])
     for bit in range(size.bit_length() - 1):
         partner = number ^ (1 << bit)
         rounds.exchange(core, core[partner], held)
         held = held + held[partner]
-    rounds.exchange(fold.takers, fold.givers, sum(sizes) - blocks[fold.givers])
+    rounds.exchange(fold.takers, fold.givers, sum(call.sent) - blocks[fold.givers])
     return rounds
-
-
-def prepare(call: Call) -> Rounds:
-    """Gather over all devices, node by node."""
-    return recursive_doubling_allgather(call.sent, call.fabric)

@@ -14,31 +14,20 @@ MPICH, allreduce_intra_recursive_doubling.c.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.rounds import Fold, Rounds
-from gcsim.simulator.fabric.rounds import Fabric
 
 
-def recursive_doubling_allreduce(
-    nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
-) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes; reducing costs `gamma` seconds per byte."""
-    fold = Fold.of(fabric.ranks)
+def prepare(call: Call) -> Rounds:
+    """All-reduce over all devices, node by node."""
+    fold, nbytes, gamma = Fold.of(len(call.sent)), call.nbytes, call.gamma
     core, size = fold.core, len(fold.core)
     number = np.arange(size, dtype=np.int64)
-    rounds = Rounds(fabric)
+    rounds = Rounds(call.fabric)
     rounds.exchange(fold.givers, fold.takers, nbytes, gamma)
     for bit in range(size.bit_length() - 1):
         rounds.exchange(core, core[number ^ (1 << bit)], nbytes, gamma)
     rounds.exchange(fold.takers, fold.givers, nbytes)
     return rounds
-
-
-def prepare(call: Call) -> Rounds:
-    """All-reduce over all devices, node by node."""
-    return recursive_doubling_allreduce(call.nbytes, call.fabric, gamma=call.gamma)

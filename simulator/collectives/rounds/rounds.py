@@ -6,7 +6,7 @@ for the next round when its message has left and the other has arrived and been 
     ready' = max(ready + serialisation, arrival of the other message) + reduction
 
 Messages between two ranks never overtake each other: each is received in its round. A rank's
-messages are numbered from `first`. Messages of a round share links (`fabric/round_paths.py`) as if
+messages are numbered from `first`. Messages of a round share links (`fabric/rounds.py`) as if
 they started together. Algorithms for 2^k ranks first fold the other ranks away (`Fold`).
 """
 
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
+from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
-from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Devices, Traffic
 
@@ -131,11 +131,10 @@ class _Messages:
 
 def _at_its_time(round_: _Round, ready: Times, key: int) -> None:
     """Run a round where links change over time."""
-    hops, nbytes = round_.hops, round_.nbytes
-    left = hops.departure(ready[hops.senders], nbytes)
+    hops, start = round_.hops, ready[round_.hops.senders]
+    left, arrival = hops.flight(start, round_.nbytes, key=key, message=round_.message)
     ready[hops.senders] = left
-    flight = hops.latency(nbytes) + hops.draw_jitter(nbytes, key=key, message=round_.message)
-    ready[hops.receivers] = np.maximum(ready[hops.receivers], left + flight) + round_.adding
+    ready[hops.receivers] = np.maximum(ready[hops.receivers], arrival) + round_.adding
 
 
 @loop

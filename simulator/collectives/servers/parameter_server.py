@@ -53,52 +53,46 @@ from gcsim.simulator.sharing.fair import share_fairly
 from gcsim.simulator.sharing.model import Capacity, FlowClass
 
 
-def parameter_server(
-    starts: Times,
-    pushed: Sequence[int],
-    pulled: int,
-    cluster: Cluster,
-    *,
-    server_time: Picoseconds = 0,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, int64 picoseconds, on the cluster's p workers.
+@dataclass(frozen=True, kw_only=True)
+class PushPull:
+    """A push-pull of known payloads, for any entry times. A single worker on the server's node pays
+    nothing."""
 
-    `pushed[r]`: bytes of rank r; `pulled`: bytes that each rank receives; `server_time`: each
-    server's computation; `key` seeds random delays. Entries are absolute if a link's rate changes
-    over time. A single worker on the server's node pays nothing. `InputError` beyond the clock.
-    """
-    if len(starts) != cluster.workers or len(pushed) != len(starts):
-        raise InternalError(f"{len(starts)} entries and {len(pushed)} payloads in {cluster}")
-    if not cluster.servers:
-        raise InternalError("a push-pull to no parameter server (see `push_pull.py`)")
-    if len(starts) == 1 and cluster.collectives.server_hosts != "dedicated":
-        return starts.copy()
-    apart = _random(cluster)  # with random delays no two workers are equal
-    workers = list(zip(starts.tolist(), pushed, strict=True))
-    # workers with equal entry, payload and place form a class with common classes of flows
-    numbers = {worker: number for number, worker in enumerate(dict.fromkeys(workers))}
-    kinds = [rank if apart else numbers[worker] for rank, worker in enumerate(workers)]
-    places = alike(cluster, kinds, apart=apart)
-    return _Exchange(starts, pushed, pulled, cluster, places, server_time, key, apart).run()
+    pushed: Sequence[int]  # bytes from each rank
+    pulled: int  # bytes that each rank receives
+    cluster: Cluster
+    server_time: Picoseconds = 0  # each server's computation
+
+    @property
+    def nbytes(self) -> int:
+        """Memory kept: none."""
+        return 0
+
+    def __call__(self, starts: Times, key: int = 0) -> Times:
+        """Exit times, as defined by `Prepared`."""
+        cluster, pushed = self.cluster, self.pushed
+        if len(starts) != cluster.workers or len(pushed) != len(starts):
+            raise InternalError(f"{len(starts)} entries and {len(pushed)} payloads in {cluster}")
+        if not cluster.servers:
+            raise InternalError("a push-pull to no parameter server (see `push_pull.py`)")
+        if len(starts) == 1 and cluster.collectives.server_hosts != "dedicated":
+            return starts.copy()
+        return _Exchange(self, starts, key).run()
 
 
 class _Exchange:
-    def __init__(  # noqa: PLR0917 - handed through
-        self,
-        starts: Times,
-        pushed: Sequence[int],
-        pulled: int,
-        cluster: Cluster,
-        places: Placement,
-        server_time: Picoseconds,
-        key: int,
-        apart: bool,
-    ) -> None:
-        self._starts, self._server_time, self._places = starts, server_time, places
-        of = {kind: rank for rank, kind in enumerate(places.worker_class)}
-        self._ranks = [of[worker] for worker in range(len(of))]  # one rank of each class
-        self._flows = _Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
+    def __init__(self, of: PushPull, starts: Times, key: int) -> None:
+        apart = _random(of.cluster)  # with random delays no two workers are equal
+        workers = list(zip(starts.tolist(), of.pushed, strict=True))
+        # workers with equal entry, payload and place form a class with common classes of flows
+        numbers = {worker: number for number, worker in enumerate(dict.fromkeys(workers))}
+        kinds = [rank if apart else numbers[worker] for rank, worker in enumerate(workers)]
+        places = alike(of.cluster, kinds, apart=apart)
+        self._starts, self._server_time, self._places = starts, of.server_time, places
+        ranks = {kind: rank for rank, kind in enumerate(places.worker_class)}
+        self._ranks = [ranks[worker] for worker in range(len(ranks))]  # one rank of each class
+        pushed = [of.pushed[rank] for rank in self._ranks]
+        self._flows = _Flows(of.cluster, places, pushed, of.pulled)
         ends = self._flows.ends
         self._after = self._latencies(key if apart else None)
         self._finishes: Times = np.zeros(len(self._ranks), dtype=np.int64)
@@ -202,27 +196,6 @@ def _random(cluster: Cluster) -> bool:
     if cluster.collectives.server_hosts == "dedicated":
         links.add(server_nic(cluster) or cluster.network)
     return any(link.random for link in links)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PushPull:
-    """A push-pull of known payloads, for any entry times."""
-
-    pushed: Sequence[int]
-    pulled: int
-    cluster: Cluster
-    server_time: Picoseconds
-
-    @property
-    def nbytes(self) -> int:
-        """Memory kept: none."""
-        return 0
-
-    def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times, as defined by `Prepared`."""
-        return parameter_server(
-            starts, self.pushed, self.pulled, self.cluster, server_time=self.server_time, key=key
-        )
 
 
 def prepare(call: Call, pulled: int | None = None, adding: Picoseconds = 0) -> PushPull:

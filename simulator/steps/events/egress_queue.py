@@ -80,17 +80,16 @@ _LINKS = simpy.events.EventPriority(3)
 
 
 class EndOfInstant(simpy.Event):
-    """Call of a function at the end of an instant, now or after a delay."""
+    """Call of a function at the end of this instant."""
 
     def __init__(
         self,
         env: simpy.Environment,
         priority: simpy.events.EventPriority,
         function: Callable[[], None],
-        delay: int = 0,
     ) -> None:
         super().__init__(env)
         self._ok, self._value = True, None
         assert self.callbacks is not None
         self.callbacks.append(lambda _: function())
-        env.schedule(self, priority=priority, delay=delay)
+        env.schedule(self, priority=priority)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
-from gcsim.simulator.steps.events.concurrent import Rings
+from gcsim.simulator.steps.events.communicator import Rings
 from gcsim.simulator.steps.events.step import Classes, Result, Simulation, coarsest, with_classes
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
 from gcsim.simulator.steps.step_plan import CarryOut, Span, StepPlan
@@ -63,21 +63,17 @@ class Events:
 
     def iteration(self, number: int, before: State) -> Iteration:
         """Simulate iteration `number` from the state in which it begins."""
-
-        def run(classes: Classes) -> Iteration:
-            simulation = self.simulation(number, before, classes)
-            simulation.run(1)
-            return simulation.iteration(0)
-
-        return self.with_classes(run, before)
+        return self._once(number, before, lambda simulation: simulation.iteration(0))
 
     def spans(self, number: int, before: State, first: int | None = None) -> tuple[Span, ...]:
         """Spans of an iteration from the first rank's begin; `first` as in `spans_of`."""
+        return self._once(number, before, lambda simulation: simulation.spans(0, first))
 
-        def run(classes: Classes) -> tuple[Span, ...]:
+    def _once(self, number: int, before: State, then: Callable[[Simulation], Result]) -> Result:
+        def run(classes: Classes) -> Result:
             simulation = self.simulation(number, before, classes)
             simulation.run(1)
-            return simulation.spans(0, first)
+            return then(simulation)
 
         return self.with_classes(run, before)
 

@@ -27,13 +27,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order, spans_of
-from gcsim.simulator.steps.events.communicator import (
-    CollectiveRequests,
-    Communicator,
-    Request,
-    UnlikeRanksError,
-)
-from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
+from gcsim.simulator.steps.events.communicator import Communicator, Request, Rings, UnlikeRanksError
 from gcsim.simulator.steps.events.cores import Share, shares
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.schedule import (
@@ -130,15 +124,15 @@ class Simulation:
         begin = begin or beginning(schedule, len(classes))
         self._first = np.unique(classes, return_index=True)[1]
         plan = schedule.plans[0]  # they have the same resources
-        self._communicator: CollectiveRequests
-        if plan.slots == 1 or rings is None:
-            self._communicator = Communicator(
-                self.env, schedule, classes, execute=execute, seed=seed, first=first
-            )
-        else:
-            self._communicator = TwoSlots(
-                self.env, schedule, classes, execute=execute, rings=rings, seed=seed, first=first
-            )
+        self._communicator = Communicator(
+            self.env,
+            schedule,
+            classes,
+            execute=execute,
+            rings=rings if plan.slots == 2 else None,
+            seed=seed,
+            first=first,
+        )
         share: Sequence[Share | None] = [None] * len(self._first)
         if plan.machines is not None:
             share = shares(self.env, plan.machines, classes)
@@ -185,9 +179,8 @@ class Simulation:
                 self._rows.append([None] * len(self._workers))
                 self._breakdowns.append([None] * len(self._workers))
             plan = schedule.plans[schedule.turn(self._turn + iteration)]
-            breakdown = yield from worker.iteration(
-                plan.of_rank(int(self._first[member])), iteration, self._pace_of(member, iteration)
-            )
+            own, pace = plan.of_rank(int(self._first[member])), self._pace_of(member, iteration)
+            breakdown = yield from _Iteration(worker, own, iteration, pace).train()
             finish = reading(self.env.now)
             check_room(iteration, finish)
             row = self._rows[iteration]
@@ -248,17 +241,11 @@ class _Worker:
         env: simpy.Environment,
         loader: Loader,
         member: int,
-        communicator: CollectiveRequests,
+        communicator: Communicator,
         share: Share | None = None,
     ) -> None:
         self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
         self.stream, self.side = _Stream(env, share), _Stream(env, share)
-
-    def iteration(
-        self, plan: step_plan.StepPlan, number: int, slowdown: float
-    ) -> Generator[simpy.Event, Any, TimeBreakdown]:
-        """Run an iteration and return its breakdown."""
-        return (yield from _Iteration(self, plan, number, slowdown).train())
 
 
 class _Iteration:
@@ -329,9 +316,6 @@ class _Iteration:
         entry, last, left = yield self.worker.communicator.ask(
             self.worker.member, (self.number, bucket, index), request
         )
-        now = reading(self.env.now)
-        if left > now:
-            yield self.env.timeout(left - now)
         self.breakdown.network.append((record, bucket, index, entry, last, left))
         yield from self._callback((bucket, index), [work.after[index]])
 

@@ -26,7 +26,7 @@ from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
-from gcsim.simulator.collectives.servers.parameter_server import parameter_server
+from gcsim.simulator.collectives.servers.parameter_server import PushPull
 from gcsim.simulator.collectives.staging import copy_times
 from tests.simulator import world
 from tests.simulator.world import BUS, NETWORK, gather, reduce, zeros
@@ -81,7 +81,9 @@ def test_each_choice_runs_its_own_algorithm() -> None:
     assert finishes.tolist() == expected.tolist()
 
     finishes = execute(push(4000, 1000), zeros(8), cluster(4, servers=3), server_time=77)
-    expected = parameter_server(zeros(8), [4000] * 8, 1000, cluster(4, servers=3), server_time=77)
+    expected = PushPull(
+        pushed=[4000] * 8, pulled=1000, cluster=cluster(4, servers=3), server_time=77
+    )(zeros(8))
     assert finishes.tolist() == expected.tolist()
 
 

@@ -37,13 +37,13 @@ def cluster(nodes: int, devices: int, network: Link = NIC, bus: Link = NVLINK) -
 
 def finishes(on: Cluster, mode: str, nbytes: int, starts: list[int]) -> list[int]:
     call = Call(sent=(nbytes,) * on.workers, element=4, cluster=on)
-    found: list[int] = nccl.prepare_allreduce(call, MODE[mode])(times(starts)).tolist()
+    found: list[int] = nccl.prepare(call, "all_reduce", MODE[mode])(times(starts)).tolist()
     return found
 
 
 def gathered(on: Cluster, block: int, starts: list[int]) -> list[int]:
     call = Call(sent=(block,) * on.workers, cluster=on)
-    prepared = nccl.prepare_allgather(call, MODE["nccl_nvls_simple"])
+    prepared = nccl.prepare(call, "all_gather", MODE["nccl_nvls_simple"])
     found: list[int] = prepared(times(starts)).tolist()
     return found
 
@@ -75,7 +75,7 @@ def test_an_nvls_tree_is_the_tree_of_nodes_between_the_nodes_own_sums(
     tree = replace(MODE["nccl_tree_simple"], share=Fraction(1), base=Fraction(0))
     tree = replace(tree, net=MODE["nccl_nvls_tree_simple"].net)
     ready = [starts[rank] + 25_000_000 for rank in last]
-    between = nccl.prepare_allreduce(call, tree)(times(ready)).tolist()
+    between = nccl.prepare(call, "all_reduce", tree)(times(ready)).tolist()
     assert min(between) > max(ready) + round(nbytes * PS / (300 * 10**9)) + 30_000_000
     expected = [time for time, count in zip(between, sizes, strict=True) for _ in range(count)]
     assert finishes(on, "nccl_nvls_tree_simple", nbytes, starts) == expected

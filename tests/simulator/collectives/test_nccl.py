@@ -226,10 +226,10 @@ def test_rings_are_the_simulation(shape: tuple[int, int], mode: nccl.Mode) -> No
     for starts in (skews(p)[name] for name in ("none", "ascending", "ties")):
         call = Call(sent=(4 * elements,) * p, element=4, cluster=on)
         expected = ring(starts, chunks, on, mode, reduces=True)
-        assert nccl.prepare_allreduce(call, mode)(times(starts)).tolist() == expected
+        assert nccl.prepare(call, "all_reduce", mode)(times(starts)).tolist() == expected
         call = replace(call, sent=tuple(gathered))
         expected = ring(starts, gathered, on, mode, reduces=False)
-        assert nccl.prepare_allgather(call, mode)(times(starts)).tolist() == expected
+        assert nccl.prepare(call, "all_gather", mode)(times(starts)).tolist() == expected
 
 
 @pytest.mark.parametrize("mode", TREES_AND_RINGS, ids=lambda mode: mode.name)
@@ -250,7 +250,7 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
 
     starts, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
     call = Call(sent=(nbytes,) * 8, element=4, cluster=on)
-    finishes = nccl.prepare_allreduce(call, mode)(starts, 77)
+    finishes = nccl.prepare(call, "all_reduce", mode)(starts, 77)
     if mode.shape == "ring":
         over = (
             path(network, late),
@@ -276,7 +276,7 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
             starts[:2] + base, 77
         )
         call = replace(call, sent=(nbytes,) * 2, cluster=pair)
-        assert nccl.prepare_allreduce(call, mode)(starts[:2], 77).tolist() == expected.tolist()
+        assert nccl.prepare(call, "all_reduce", mode)(starts[:2], 77).tolist() == expected.tolist()
         assert finishes.min() > starts.max() + base
 
 
@@ -296,14 +296,14 @@ def on_the_wire(mode: nccl.Mode) -> tuple[tuple[str, str], Fraction, int]:
 def test_a_ring_without_latency_takes_what_the_tuner_predicts(mode: nccl.Mode) -> None:
     on, nbytes = cluster(16), 4000 * 16
     call = Call(sent=(nbytes // 16,) * 16, cluster=on)
-    finishes = nccl.prepare_allgather(call, mode)(times([0] * 16))
+    finishes = nccl.prepare(call, "all_gather", mode)(times([0] * 16))
     tuner = nccl.predicted(mode, "all_gather", nbytes, on) * 10**12
     assert set(finishes.tolist()) == {finishes[0]}
     assert abs(int(finishes[0]) - tuner) <= 15  # each message's time is rounded
 
     # twice the steps, one base; the choice alone counts a Simple ring's latency 1.4 times
     reduced = replace(call, sent=(nbytes,) * 16, element=4)
-    finishes = nccl.prepare_allreduce(reduced, mode)(times([0] * 16))
+    finishes = nccl.prepare(reduced, "all_reduce", mode)(times([0] * 16))
     assert set(finishes.tolist()) == {finishes[0]}
     assert abs(int(finishes[0]) - (2 * tuner - BASE[mode.protocol])) <= 30
 
@@ -329,7 +329,7 @@ def test_trees_are_the_double_tree_with_the_tables_links(
         piece = nccl.tree_piece(mode.protocol, nbytes, on)
         expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(starts + base)
         call = Call(sent=(nbytes,) * on.workers, element=4, cluster=on)
-        assert nccl.prepare_allreduce(call, mode)(starts).tolist() == expected.tolist()
+        assert nccl.prepare(call, "all_reduce", mode)(starts).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.fabric import round_paths
+from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric import rounds
+from gcsim.simulator.fabric.hops import Framing
 from gcsim.simulator.fabric.link_table import LinkTable, scaled
-from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link, SizeFactor, Uplink
 from gcsim.simulator.network.paths import across_uplink, path, share_link
@@ -218,7 +219,7 @@ def test_the_slowest_link_on_the_way_is_the_path(
     receivers = (senders + step) % p
     sizes = nbytes + senders
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(round_paths, "MANY", 0)
+        patch.setattr(rounds, "MANY", 0)
         ends = Fabric(**kinds).hops(senders, receivers)
         assert ends.latencies is not None or p == 1
     whole = Fabric(**kinds).hops(senders, receivers)
@@ -275,7 +276,7 @@ def test_a_message_has_the_least_share_of_all_switches_on_its_way(
     senders = times([*(sender for sender, _ in pairs)])
     receivers = times([*(receiver for _, receiver in pairs)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(round_paths, "MANY", many)
+        patch.setattr(rounds, "MANY", many)
         alike = replace(racks, pod=nodes), replace(racks, pod=None, pod_uplink=None)
         of: dict[str, Any] = {"nodes": nodes, "devices": 1, "nics": [FAST], "buses": [BUS]}
         fabrics = [Fabric(**of, racks=each, nics_per_node=nics) for each in (racks, *alike)]
@@ -289,7 +290,9 @@ def test_a_message_has_the_least_share_of_all_switches_on_its_way(
 def test_a_rank_is_ready_when_its_message_has_left_and_the_other_was_added() -> None:
     fabric = Fabric(nodes=3, devices=1, nics=[FAST], buses=[BUS])
     cost = Fraction(5, 10**12)  # 100 ps a byte on the link, 5 ps to add
-    ready = fabric.exchange(times([0, 50, 9]), times([0, 1]), times([1, 0]), times([10, 1]), cost)
+    exchange = Rounds(fabric)
+    exchange.exchange(times([0, 1]), times([1, 0]), times([10, 1]), cost)
+    ready = exchange(times([0, 50, 9]))
     assert ready.tolist() == [max(1000, 153) + 5, max(150, 1003) + 50, 9]
 
 

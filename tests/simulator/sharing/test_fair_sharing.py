@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
 from gcsim.simulator.network.rate_trace import RateTrace
-from gcsim.simulator.sharing import fair as fluid_flows
 from gcsim.simulator.sharing import fair as fluid_levels
 from gcsim.simulator.sharing.fair import Crossings, share_fairly
 from gcsim.simulator.sharing.model import Capacity, FlowClass, Supply
@@ -111,17 +110,6 @@ def test_flows_over_one_link_each_are_the_simulation(
     network: tuple[list[int], list[FlowClass], dict[str, Capacity]],
 ) -> None:
     assert ends_of(*network) == simulated(*network)
-
-
-@given(network=networks(), bits=st.sampled_from([1, 8]), patience=st.sampled_from([0, 1]))
-def test_how_fractions_are_kept_makes_no_difference(
-    network: tuple[list[int], list[FlowClass], dict[str, Capacity]], bits: int, patience: int
-) -> None:
-    expected = ends_of(*network)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fluid_flows, "_LONG", bits)
-        patch.setattr(fluid_flows, "_PATIENCE", patience)
-        assert ends_of(*network) == expected
 
 
 def loaded(count: int) -> st.SearchStrategy[list[FlowClass]]:

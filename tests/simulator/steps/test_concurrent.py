@@ -27,7 +27,7 @@ from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.network.links import Jitter, Link, SizeFactor
 from gcsim.simulator.network.rate_trace import RateTrace
-from gcsim.simulator.steps.events.concurrent import Rings
+from gcsim.simulator.steps.events.communicator import Rings
 from gcsim.simulator.steps.events.message_ring import (
     NOTHING,
     RingProgram,

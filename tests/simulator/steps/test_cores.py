@@ -19,9 +19,9 @@ from gcsim.scenarios.catalog import device
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.steps import vectors as vector_step
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, StepPlan
-from gcsim.simulator.steps.vectors import step as vector_step
 from tests.simulator.steps.random_plans import (
     all_paces,
     bucket,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.steps import vectors as vector_step
 from gcsim.simulator.steps.events import step
 from gcsim.simulator.steps.events.even_cluster import on_even_cluster
 from gcsim.simulator.steps.step_plan import StepPlan, WeightGather
-from gcsim.simulator.steps.vectors import step as vector_step
 from tests.simulator.steps.random_plans import fixed, plans, same, skewed
 from tests.simulator.steps.tick import Tick
 

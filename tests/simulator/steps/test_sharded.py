@@ -25,7 +25,7 @@ from gcsim.simulator.steps.step_plan import (
     WeightGather,
     slowed_by,
 )
-from gcsim.simulator.steps.vectors.step import simulate, simulate_steady
+from gcsim.simulator.steps.vectors import simulate, simulate_steady
 from tests.simulator.steps.random_plans import contrary, fixed, in_pairs, skewed
 
 TIMES = st.integers(0, 50)

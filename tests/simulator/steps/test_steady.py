@@ -14,13 +14,12 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.steps import breakdown
+from gcsim.simulator.steps import vectors as vector_steady
 from gcsim.simulator.steps.cycles import Search
 from gcsim.simulator.steps.events.steady import Events, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
-from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning
+from gcsim.simulator.steps.schedule import Iteration, Schedule, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, Span, StepPlan
-from gcsim.simulator.steps.vectors import spans as vector_spans
-from gcsim.simulator.steps.vectors import step as vector_steady
 from tests.simulator.steps.random_plans import (
     bucket,
     compute,
@@ -165,8 +164,6 @@ def test_an_iteration_by_itself_shows_what_it_does_among_others(
     ]
     before = steady.before(number)
     assert list(events.spans(number, before)) == moved
-    told = vector_spans.spans(schedule, number, before, execute=skewed, slowdown=slowdown)
-    assert list(told) == moved
 
 
 @given(work=rounds(), ranks=st.integers(1, 5), first=st.integers(1, 3), data=st.data())
@@ -178,25 +175,18 @@ def test_a_large_cluster_has_spans_of_its_first_ranks_and_of_one_of_each_kind(
     slowdown, begin = np.array(paces), beginning(in_turn(work), ranks)
     how = data.draw(st.sampled_from([fixed, skewed]))
     events = Events(in_turn(work), execute=how, slowdown=slowdown)
-
-    def by_vectors(number: int, before: State, first: int | None = None) -> tuple[Span, ...]:
-        return vector_spans.spans(
-            in_turn(work), number, before, execute=how, slowdown=slowdown, first=first
-        )
-
     every = events.spans(0, begin)
-    for spans in (events.spans, by_vectors):
-        assert spans(0, begin, first) == every  # few enough
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(breakdown, "SPANS", len(every) - 1)
-            few = spans(0, begin, first)
-        assert {span._replace(ranks=1) for span in few} <= set(every)
-        shown = [span for span in every if span.rank < min(first, ranks)]
-        assert [s._replace(ranks=1) for s in few if s.rank < min(first, ranks)] == shown
-        counted: Counter[Span] = Counter()
-        for span in few:
-            counted[span._replace(rank=0, ranks=1)] += span.ranks
-        assert counted == Counter(span._replace(rank=0) for span in every)
+    assert events.spans(0, begin, first) == every  # few enough
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(breakdown, "SPANS", len(every) - 1)
+        few = events.spans(0, begin, first)
+    assert {span._replace(ranks=1) for span in few} <= set(every)
+    shown = [span for span in every if span.rank < min(first, ranks)]
+    assert [s._replace(ranks=1) for s in few if s.rank < min(first, ranks)] == shown
+    counted: Counter[Span] = Counter()
+    for span in few:
+        counted[span._replace(rank=0, ranks=1)] += span.ranks
+    assert counted == Counter(span._replace(rank=0) for span in every)
 
 
 @given(

@@ -1,6 +1,6 @@
 """Does the vector engine give what the rules of a step say, to the picosecond?
 
-Three engines that share no code: `vectors/step.py`, the SimPy model of `events/step.py`, and the
+Three engines that share no code: `vectors.py`, the SimPy model of `events/step.py`, and the
 oracle of `tick.py`, which plays picosecond by picosecond.
 """
 
@@ -17,12 +17,12 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps import vectors as vector_steady
+from gcsim.simulator.steps.breakdown import PARTS
 from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.steps.vectors import step as vector_steady
-from gcsim.simulator.steps.vectors.ranks import PARTS
-from gcsim.simulator.steps.vectors.step import simulate
+from gcsim.simulator.steps.vectors import simulate
 from tests.simulator.steps.random_plans import extended, fixed, record, rounds, skewed
 from tests.simulator.steps.step_oracle import at_random, lagging, pacings, plans, played
 

@@ -20,7 +20,7 @@ from gcsim.analysis.validation.suite import Statement
 from gcsim.analysis.validation.suites.papers.ring import FLOAT32, hop, ideal_link, parameters_of
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.collectives.servers.parameter_server import parameter_server
+from gcsim.simulator.collectives.servers.parameter_server import PushPull
 from gcsim.simulator.network.links import Uplink
 from gcsim.units import parse, parse_bytes
 
@@ -92,9 +92,10 @@ def _round(nbytes: int) -> Fraction:
     cluster = load_scenario("alexnet_5g").cluster_at(_NODES)
     link = ideal_link(_RATE)
     both = replace(link, up=Uplink(bandwidth=link.bandwidth, latency=Fraction(0)))
-    finishes = parameter_server(
-        np.zeros(_NODES, dtype=np.int64), [nbytes] * _NODES, nbytes, replace(cluster, network=both)
+    through = PushPull(
+        pushed=[nbytes] * _NODES, pulled=nbytes, cluster=replace(cluster, network=both)
     )
+    finishes = through(np.zeros(_NODES, dtype=np.int64))
     return Fraction(int(finishes.max()), PS_PER_SECOND)
 
 

@@ -1,6 +1,6 @@
 """Where do shares by number agree with messages that share what they cross while they cross it?
 
-The engine gives each message of a round its share by number (`fabric/round_paths.py`). Here the
+The engine gives each message of a round its share by number (`fabric/rounds.py`). Here the
 programs of the ranks are those of `test_logarithmic_collectives.py`, but their messages are flows
 on a medium (`fluid_oracle.Medium`) that share max-min fairly with all that cross it at the same
 time, of whatever round; all rates are found anew at every event. Where nobody meets anybody, or
@@ -18,7 +18,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings import allgather
 from gcsim.simulator.network.links import Link, SizeFactor
 from gcsim.simulator.network.paths import across_uplink, inward, outward, path
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
@@ -191,5 +191,5 @@ def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
     case = Case(
         starts=starts, nics=links[:nodes], buses=[links[0]] * nodes, sizes=sizes, racks=racks
     )
-    ring = gather(lambda sizes, fabric: ring_allgather(sizes, fabric.ring_links()), around)
+    ring = gather(allgather, around)
     assert FluidWorld(case, ring).finishes == ring.kernel(case).tolist()

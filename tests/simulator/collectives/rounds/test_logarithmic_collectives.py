@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import simpy
@@ -21,27 +22,22 @@ from hypothesis import strategies as st
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.collectives.call import Prepared
-from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
+from gcsim.simulator.collectives.rounds import (
     alltoall_allgather_allreduce,
-)
-from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import binomial_tree_allreduce
-from gcsim.simulator.collectives.rounds.bruck_allgather import bruck_allgather
-from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
-from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
-from gcsim.simulator.collectives.rounds.recursive_doubling_allgather import (
+    binomial_tree_allreduce,
+    bruck_allgather,
+    halving_doubling_allreduce,
+    pairwise_alltoall,
     recursive_doubling_allgather,
-)
-from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
     recursive_doubling_allreduce,
+    tree_merge,
 )
-from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Uplink
 from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator.links import CONSTANT, RANDOM, SIZED, TIMED
-from tests.simulator.world import BUS, NETWORK, PS, Wait, link, times
+from tests.simulator.world import BUS, NETWORK, PS, Wait, called, link, times
 
 Held = dict[int, frozenset[int]]
 """Chunk to the ranks whose contributions are in it."""
@@ -415,13 +411,11 @@ def own_block(me: Rank) -> Held:
     return {me.rank: frozenset({me.rank})}
 
 
-def vector(
-    kernel: Callable[..., Prepared], program: Program, parts: Callable[[int], int] = one
-) -> Algorithm:
+def vector(of: Any, program: Program, parts: Callable[[int], int] = one) -> Algorithm:
     return Algorithm(
-        kernel=lambda c: kernel(
-            c.nbytes, c.fabric, gamma=c.gamma, **({} if parts is one else {"element": c.element})
-        )(times(c.starts), c.key),
+        kernel=lambda c: of.prepare(called(c.nbytes, c.fabric, c.gamma, element=c.element))(
+            times(c.starts), c.key
+        ),
         program=program,
         split=even(parts),
         start=own_vector,
@@ -429,9 +423,9 @@ def vector(
     )
 
 
-def gather(kernel: Callable[..., Prepared], program: Program) -> Algorithm:
+def gather(of: Any, program: Program) -> Algorithm:
     return Algorithm(
-        kernel=lambda c: kernel(c.sizes, c.fabric)(times(c.starts), c.key),
+        kernel=lambda c: of.prepare(called(c.sizes, c.fabric))(times(c.starts), c.key),
         program=program,
         split=lambda c: c.sizes,
         start=own_block,
@@ -452,7 +446,9 @@ ALGORITHMS = {
     ),
     "Bruck": gather(bruck_allgather, bruck),
     "all-to-all": Algorithm(
-        kernel=lambda c: pairwise_alltoall(c.sizes, c.fabric)(times(c.starts), c.key),
+        kernel=lambda c: pairwise_alltoall.prepare(called(c.sizes, c.fabric))(
+            times(c.starts), c.key
+        ),
         program=all_to_all,
         split=lambda c: [
             size // c.p + (number < size % c.p) for size in c.sizes for number in range(c.p)
@@ -462,9 +458,9 @@ ALGORITHMS = {
     ),
     "all-reduce by owners": vector(alltoall_allgather_allreduce, by_owners, each),
     "tree merge": Algorithm(
-        kernel=lambda c: tree_merge(c.sizes, c.nbytes, c.fabric, merge_time=c.merge_time)(
-            times(c.starts), c.key
-        ),
+        kernel=lambda c: tree_merge.prepare(
+            called(c.sizes, c.fabric, pulled=c.nbytes, server_time=c.merge_time)
+        )(times(c.starts), c.key),
         program=merged,
         split=lambda c: [*c.sizes, c.nbytes],
         start=lambda me: {me.rank: frozenset({me.rank})},
@@ -584,27 +580,27 @@ def test_equal_ranks_take_what_the_formulas_say(p: int) -> None:
     most = (p - 1) * m  # (p - 1)/p n
     cost = Fraction(gamma, 10**12)
 
-    finishes = halving_doubling_allreduce(n, alike(p), gamma=cost)(zero)
+    finishes = halving_doubling_allreduce.prepare(called(n, alike(p), cost))(zero)
     assert set(finishes.tolist()) == {2 * k * ALPHA + 2 * most * BETA + most * gamma}
-    finishes = recursive_doubling_allreduce(n, alike(p), gamma=cost)(zero)
+    finishes = recursive_doubling_allreduce.prepare(called(n, alike(p), cost))(zero)
     assert set(finishes.tolist()) == {k * (ALPHA + n * BETA + n * gamma)}
-    finishes = binomial_tree_allreduce(n, alike(p), gamma=cost)(zero)
+    finishes = binomial_tree_allreduce.prepare(called(n, alike(p), cost))(zero)
     assert finishes.max() == 2 * k * (ALPHA + n * BETA) + k * n * gamma
     for kernel in (recursive_doubling_allgather, bruck_allgather):
-        assert set(kernel([m] * p, alike(p))(zero).tolist()) == {k * ALPHA + most * BETA}
+        assert set(kernel.prepare(called(m, alike(p)))(zero).tolist()) == {k * ALPHA + most * BETA}
 
 
 def test_five_ranks_fold_one_in_and_out() -> None:
     # core of four: 2 floor(log2 p) + 2 messages of latency; bytes n + 3/4 n + 3/4 n + n
     n = 4000
-    finishes = halving_doubling_allreduce(n, alike(5))(times([0] * 5))
+    finishes = halving_doubling_allreduce.prepare(called(n, alike(5)))(times([0] * 5))
     inner = 4 * ALPHA + 2 * 3000 * BETA
     assert finishes.max() == inner + 2 * (ALPHA + n * BETA)
-    finishes = recursive_doubling_allreduce(n, alike(5))(times([0] * 5))
+    finishes = recursive_doubling_allreduce.prepare(called(n, alike(5)))(times([0] * 5))
     # One hop less than 2 + 2: who is farthest from the fold does not wait for the way out.
     assert finishes.max() == 3 * (ALPHA + n * BETA)
     # Bruck: blocks 1, 2, then the one that is missing
-    finishes = bruck_allgather([1000] * 5, alike(5))(times([0] * 5))
+    finishes = bruck_allgather.prepare(called(1000, alike(5)))(times([0] * 5))
     assert set(finishes.tolist()) == {3 * ALPHA + 4000 * BETA}
 
 
@@ -613,5 +609,5 @@ def test_two_devices_that_send_across_share_their_card() -> None:
     fabric = Fabric(nodes=2, devices=2, nics=[NETWORK], buses=[BUS])
     n = 12_000
     inside = BUS.serialization(n) + BUS.latency_ps
-    finishes = recursive_doubling_allreduce(n, fabric)(times([0] * 4))
+    finishes = recursive_doubling_allreduce.prepare(called(n, fabric))(times([0] * 4))
     assert set(finishes.tolist()) == {inside + 2 * n * BETA + ALPHA}

@@ -12,17 +12,17 @@ import pytest
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import execute
-from gcsim.simulator.collectives.rounds import direct_exchange
-from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
+from gcsim.simulator.collectives.rounds import (
     alltoall_allgather_allreduce,
+    direct_exchange,
+    pairwise_alltoall,
+    tree_merge,
 )
-from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
-from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import ALGORITHMS, Case, check
-from tests.simulator.world import BUS, NETWORK, PS, cluster, times
+from tests.simulator.world import BUS, NETWORK, PS, called, cluster, times
 
 LATE = replace(
     NETWORK,
@@ -91,10 +91,13 @@ def test_messages_that_see_two_cards_see_the_path_between_them(
     sent = [100_003 + 70 * (rank % 3) * uneven for rank in range(p)]
 
     def both(fabric: Fabric) -> list[list[int]]:
-        all_reduced = alltoall_allgather_allreduce(
-            100_003, fabric, element=4, gamma=Fraction(25, 10**12)
+        all_reduced = alltoall_allgather_allreduce.prepare(
+            called(100_003, fabric, 25 * PS, element=4)
         )(starts)
-        return [pairwise_alltoall(sent, fabric)(starts).tolist(), all_reduced.tolist()]
+        return [
+            pairwise_alltoall.prepare(called(sent, fabric))(starts).tolist(),
+            all_reduced.tolist(),
+        ]
 
     by_cards = both(Fabric.of(of))
     monkeypatch.setattr(direct_exchange.CompiledExchange, "of", lambda *arguments: None)
@@ -116,10 +119,11 @@ def test_nodes_alike_take_as_long_as_round_by_round(
         fabric = Fabric(
             nodes=nodes, devices=devices, nics=[network], buses=[BUS], shared_bus=shared_bus
         )
-        summed = alltoall_allgather_allreduce(
-            100_003, fabric, element=4, gamma=Fraction(25, 10**12)
-        )
-        return [pairwise_alltoall(sent, fabric)(starts).tolist(), summed(starts).tolist()]
+        summed = alltoall_allgather_allreduce.prepare(called(100_003, fabric, 25 * PS, element=4))
+        return [
+            pairwise_alltoall.prepare(called(sent, fabric))(starts).tolist(),
+            summed(starts).tolist(),
+        ]
 
     by_kinds = both()
     monkeypatch.setattr(direct_exchange.CompiledExchange, "of", lambda *arguments: None)
@@ -131,10 +135,12 @@ def test_nodes_alike_take_as_long_as_round_by_round(
 def test_equal_parts_take_p_minus_one_messages(p: int) -> None:
     n = 64 * p * 1000  # closed form: (p - 1) (alpha + n/p beta)
     fabric = Fabric.of(cluster(p))
-    got = pairwise_alltoall([n] * p, fabric)(times([0] * p))
+    got = pairwise_alltoall.prepare(called(n, fabric))(times([0] * p))
     each = NETWORK.serialization(n // p) + NETWORK.latency_ps
     assert got.tolist() == [(p - 1) * each] * p
-    got = alltoall_allgather_allreduce(n, fabric, element=4, gamma=25 * PS)(times([0] * p))
+    got = alltoall_allgather_allreduce.prepare(called(n, fabric, 25 * PS, element=4))(
+        times([0] * p)
+    )
     assert got.tolist() == [(p - 1) * (2 * each + 25 * (n // p))] * p
 
 
@@ -143,7 +149,9 @@ def test_the_last_rank_waits_for_log_p_merges_and_as_many_messages_back(p: int) 
     # closed form for powers of two: log2 p (message + merge), then log2 p messages
     rounds = p.bit_length() - 1
     message = NETWORK.serialization(5000) + NETWORK.latency_ps
-    got = tree_merge([5000] * p, 5000, Fabric.of(cluster(p)), merge_time=777)(times([0] * p))
+    got = tree_merge.prepare(called(5000, Fabric.of(cluster(p)), pulled=5000, server_time=777))(
+        times([0] * p)
+    )
     assert max(got.tolist()) == rounds * (message + 777) + rounds * message
 
 

@@ -17,7 +17,7 @@ from gcsim.errors import InputError
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.servers.parameter_server import (
-    parameter_server,
+    PushPull,
     prepare,
     prepare_allgather,
     prepare_allreduce,
@@ -46,7 +46,9 @@ def cluster(
 def run(
     where: Cluster, starts: Sequence[int], pushed: Sequence[int], pulled: int, **more: Any
 ) -> list[int]:
-    finishes: list[int] = parameter_server(times(starts), pushed, pulled, where, **more).tolist()
+    key = more.pop("key", 0)
+    through = PushPull(pushed=pushed, pulled=pulled, cluster=where, **more)
+    finishes: list[int] = through(times(starts), key).tolist()
     return finishes
 
 

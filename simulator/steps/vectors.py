@@ -1,6 +1,16 @@
-"""Vector engine: times of all ranks, iteration by iteration.
+"""Iterations by the vector engine, which computes all ranks at once.
 
-`vectors/step.py` has the rules, and why this is exact. Arrays, all int64 picoseconds:
+It simulates the step of `events/step.py` with one collective at a time, without an event per rank
+and piece of work; results are equal (`==`). Since collectives and the pieces of a stream have the
+same order on all ranks (`step_plan.py`), one loop over both computes each time as a sum or maximum
+of earlier ones. A rank that begins iteration i + 1 has left all collectives of iteration i, which
+all ranks have entered by then, so iterations are simulated one by one, each in O(ranks x (pieces +
+collectives)). `sharded.py` has steps with sharded weights.
+
+Source: conservative parallel simulation with the collective as barrier (Chandy and Misra 1979, IEEE
+Trans. Softw. Eng. 5(5)).
+
+Arrays, all int64 picoseconds:
 
 | array | shape                            | content                                             |
 |-------|----------------------------------|-----------------------------------------------------|
@@ -39,9 +49,12 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
-from gcsim.simulator.steps import step_plan
+from gcsim.simulator.steps import sharded, step_plan
+from gcsim.simulator.steps.breakdown import PARTS
+from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
 from gcsim.simulator.steps.events.input_loader import earliest
-from gcsim.simulator.steps.schedule import Schedule, State
+from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
+from gcsim.simulator.steps.step_plan import CarryOut, Run, Slowdown, StepPlan, even
 
 _KINDS: tuple[step_plan.Kind, ...] = get_args(step_plan.Kind)
 _FORWARD, _BACKWARD, _OPTIMIZER, _THREAD = range(4)
@@ -65,7 +78,7 @@ class _Layout:
     `_KINDS`."""
 
     @staticmethod
-    def of(plan: step_plan.StepPlan) -> _Layout:
+    def of(plan: StepPlan) -> _Layout:
         """Layout of a plan; `InternalError` when its lists do not fit together."""
         compute, buckets = plan.compute, plan.buckets
         if len(buckets) != len(compute.parts):
@@ -128,6 +141,25 @@ class _Layout:
         _stretch(self.jobs, factors, table)
         return table
 
+    def unhidden(
+        self, begins: NDArray[np.int64], ended: Times, factors: NDArray[np.float64]
+    ) -> dict[step_plan.Kind, Times]:
+        """Return the side stream's work while the compute stream is idle, by kind.
+
+        `begins` `[pieces, ranks]`: start of each piece; `ended`: end of backward; `factors` `[ranks
+        or 1]`: slowdowns. The compute stream works from the last forward pass to the end of
+        backward, and then not before the side stream is done.
+        """
+        durations, pieces, kinds = self.side_jobs.T
+        slowed = np.rint(durations[:, None] * factors).astype(np.int64)
+        slowed = np.where(factors == 1, durations[:, None], slowed)
+        _, first = np.unique(pieces, return_index=True)
+        past = slowed.cumsum(axis=0)
+        before = np.repeat((past - slowed)[first], np.diff([*first, len(pieces)]), axis=0)
+        done = begins[pieces] + past - before
+        out = np.clip(done - ended, 0, slowed)  # only the part after the end of the backward pass
+        return {kind: out[kinds == place].sum(axis=0) for place, kind in enumerate(_KINDS)}
+
 
 class _Jobs:
     def __init__(self, totals: int) -> None:
@@ -174,7 +206,6 @@ def _stretched(duration: int, factor: float) -> int:
     return duration if factor == 1.0 else int(np.rint(duration * factor))
 
 
-PARTS = (*_KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
 FREE, ISSUED, LEFT, SHARED, INPUT, MADE = range(6)
 STATE_ROWS = 6
@@ -188,9 +219,7 @@ class Vectors:
     share one column of the arrays. After they leave a collective at different times, or with
     different slowdowns, each has its own column until they begin an iteration together."""
 
-    def __init__(
-        self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
-    ) -> None:
+    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
         self._execute = execute
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
@@ -269,26 +298,35 @@ class Vectors:
         return np.array(ready)
 
     def _simulate(self, table: NDArray[np.int64]) -> None:
-        plan, layout, state = self._step.plan, self._step.layout, self._state
-        numbers = (plan.accumulation, plan.input_batch, self._batches, layout.side_stream)
-        _begin(
-            self._start,
-            state[INPUT],
-            state[MADE],
-            self._taken,
-            state[FREE],
-            state[ISSUED],
-            self._side[: layout.buckets],
-            table[_FORWARD:_OPTIMIZER],
-            table[_THREAD : layout.side],
-            np.array(numbers, dtype=np.int64),
-        )
+        layout, state = self._step.layout, self._state
+        state[INPUT] = 0
+        state[FREE] = state[ISSUED] = self._passed(table)
+        if layout.side_stream:  # the compute stream runs only the backward pass until its end
+            ends = state[FREE] + table[_THREAD : layout.side].cumsum(axis=0)
+            self._side[: layout.buckets], state[ISSUED] = ends[:-1], ends[-1]
         state[SHARED] = 0
         for piece in layout.order:
             # the piece that requests the collective precedes the one that follows it
             if piece[1] != step_plan.BEFORE:
                 self._enter(self._number_of(piece))
             self._serve(piece, table)
+
+    def _passed(self, table: NDArray[np.int64]) -> Times:
+        """Run all micro-batches to the end of the last forward pass, and return that. Batch b is
+        taken at `_taken[b mod prefetch]`."""
+        plan, state, now = self._step.plan, self._state, self._start
+        for micro in range(plan.accumulation):
+            if micro:
+                now = now + table[_BACKWARD]
+            if plan.input_batch:
+                slot = self._taken[(self._batches + micro) % len(self._taken)]
+                # begins when the previous batch is made and its prefetch slot is free
+                state[MADE] = np.maximum(state[MADE], slot) + plan.input_batch
+                slot[:] = np.maximum(state[MADE], now)
+                state[INPUT] += slot - now
+                now = slot
+            now = now + table[_FORWARD]
+        return now
 
     def _number_of(self, piece: step_plan.Piece) -> int:
         """Return the number of the collective that a piece follows, or of its bucket's first."""
@@ -379,17 +417,13 @@ class Vectors:
         totals = table[self._step.layout.totals :]
         for place, kind in enumerate(_KINDS):
             parts[kind][:] = totals[place]
-        if self._step.layout.side_stream:
-            out = np.zeros((len(_KINDS), self._width), dtype=np.int64)
-            begins, ended = self._side[self._step.layout.buckets :], self._state[ISSUED]
-            for ranks, layout in self._step.parts or ((slice(None), self._step.layout),):
+        layout, begins = self._step.layout, self._side[self._step.layout.buckets :]
+        for ranks, own in self._step.parts or ((slice(None), layout),):
+            if layout.side_stream:
                 paces = factors[ranks] if len(factors) > 1 else factors
-                own = np.ascontiguousarray(out[:, ranks])
-                starts = np.ascontiguousarray(begins[:, ranks])
-                _unhidden_side(starts, ended[ranks], layout.side_jobs, paces, own)
-                out[:, ranks] = own
-            for place, kind in enumerate(_KINDS):
-                parts[kind] += out[place]
+                ended = self._state[ISSUED][ranks]
+                for kind, times in own.unhidden(begins[:, ranks], ended, paces).items():
+                    parts[kind][ranks] += times
         parts["communication"][:] = self._state[SHARED]
         parts["input"][:] = self._state[INPUT]
 
@@ -401,86 +435,8 @@ def _zeros(*shape: int) -> NDArray[np.int64]:
     return np.zeros(shape, dtype=np.int64)
 
 
-@loop
-def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
-    start: Times,
-    waited: Times,
-    made: Times,
-    taken: NDArray[np.int64],
-    free: Times,
-    ended: Times,
-    ready: NDArray[np.int64],
-    work: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    numbers: NDArray[np.int64],
-) -> None:
-    """Run all micro-batches from `start` `[ranks]` to the end of the last forward pass.
-
-    Writes the time spent waiting for batches, when the last batch was made, the end of the forward
-    pass (`free`, `ended`) and, with a side stream, the end of bucket b's part of backward
-    (`ready[b]`) and of the whole backward pass (`ended`). `taken[b mod prefetch]` is when batch b
-    was taken. `work` (forward, whole backward) and `parts` (by bucket, and the rest) are durations
-    `[..., ranks or 1]`. `numbers`: micro-batches, loader's time per batch, batches taken before, 1
-    for a side stream.
-    """
-    accumulation, batch, before, on_side = numbers
-    wide = 1 if work.shape[1] > 1 else 0
-    for r in range(start.size):
-        column = r * wide
-        now = start[r]
-        waited[r] = 0
-        for micro in range(accumulation):
-            if micro:
-                now += work[1, column]  # backward pass of the previous micro-batch
-            if batch:
-                slot = (before + micro) % taken.shape[0]
-                # begins when the previous batch is made and its prefetch slot is free
-                made[r] = max(made[r], taken[slot, r]) + batch
-                waited[r] += max(made[r] - now, 0)
-                now = max(made[r], now)
-                taken[slot, r] = now
-            now += work[0, column]
-        free[r] = now
-        if on_side:
-            # the compute stream runs only the backward pass until its end
-            for b in range(ready.shape[0]):
-                now += parts[b, column]
-                ready[b, r] = now
-            now += parts[ready.shape[0], column]
-        ended[r] = now
-
-
-@loop
-def _unhidden_side(
-    starts: NDArray[np.int64],
-    ended: Times,
-    jobs: NDArray[np.int64],
-    factors: NDArray[np.float64],
-    out: NDArray[np.int64],
-) -> None:
-    """Write to `out` `[kinds, ranks]` the side stream's work while the compute stream is idle.
-
-    `starts` `[pieces, ranks]`: start of each piece; `ended`: end of backward; `jobs` as
-    `_Layout.side_jobs`; `factors` `[ranks or 1]`: slowdowns. The compute stream works from the last
-    forward pass to the end of backward, and then not before the side stream is done.
-    """
-    for r in range(ended.size):
-        factor = factors[r] if factors.size > 1 else factors[0]
-        piece, now = -1, np.int64(0)
-        for j in range(jobs.shape[0]):
-            if jobs[j, 1] != piece:
-                piece = jobs[j, 1]
-                now = starts[piece, r]
-            duration = jobs[j, 0]
-            if factor != 1.0:
-                duration = np.int64(np.rint(duration * factor))
-            now += duration
-            # only the part after the end of the backward pass
-            out[jobs[j, 2], r] += max(0, min(duration, now - ended[r]))
-
-
 class _PlanArrays:
-    def __init__(self, plan: step_plan.StepPlan) -> None:
+    def __init__(self, plan: StepPlan) -> None:
         if plan.machines is not None:
             raise InternalError("ranks that share cores: only events simulate that")
         if plan.slots != 1:
@@ -520,7 +476,7 @@ class _PlanArrays:
         return self.asked, self.side
 
 
-def _work(plan: step_plan.StepPlan) -> Picoseconds:
+def _work(plan: StepPlan) -> Picoseconds:
     """Return the work of a rank's streams and loader in an iteration, with a slowdown of 1."""
     jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
     exchanges = ceil(
@@ -529,3 +485,77 @@ def _work(plan: step_plan.StepPlan) -> Picoseconds:
     backward = max(plan.compute.backward, plan.backward)  # with an exchange, or alone
     micro_batch = plan.compute.forward + backward + plan.input_batch
     return plan.accumulation * micro_batch + exchanges + plan.optimizer
+
+
+def simulate(
+    plan: StepPlan | Schedule,
+    *,
+    ranks: int,
+    execute: CarryOut,
+    iterations: int = 1,
+    slowdown: Slowdown = even,
+    seed: int = 0,
+) -> Run:
+    """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
+
+    `execute` returns a collective's exits; its key consists of `seed`, iteration, bucket and place.
+    `slowdown(i)`: the ranks' factors in iteration i. Raises `InternalError` for two slots, or an
+    exit before the last entry, `InputError` when the clock cannot hold the times.
+    """
+    vectors = _vectors(schedule_of(plan), ranks, execute, seed)
+    finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
+    parts = dict(zip(PARTS, rows_of_parts, strict=True))
+    for iteration in range(iterations):
+        rows = {part: times[iteration] for part, times in parts.items()}
+        finish[iteration] = vectors.iteration(slowdown(iteration), rows)
+    return Run(finish=finish, parts=parts)
+
+
+def simulate_steady(
+    plan: StepPlan | Schedule,
+    *,
+    ranks: int,
+    execute: CarryOut,
+    slowdown: NDArray[np.float64] | None = None,
+    most: int = MOST,
+    tolerance: float = 0.0,
+) -> Steady:
+    """Simulate until iterations are periodic (`cycles.py`); `most` and `tolerance` as in `Search`.
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is the same
+    in all iterations. Raises as `simulate`."""
+    schedule = schedule_of(plan)
+    vectors = _vectors(schedule, ranks, execute, 0)
+    begin = beginning(schedule, ranks)
+    coming, finish = (0, begin), np.zeros(ranks, dtype=np.int64)
+
+    def simulate(number: int, before: State) -> Iteration:
+        nonlocal coming, finish
+        if number != coming[0] or before is not coming[1]:  # known ones were skipped
+            vectors.begin(number, before)
+            finish = before.start
+        parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
+        start, finish = finish, vectors.iteration(slowdown, parts)
+        first = int(finish.min())
+        relative = finish - (first if schedule.interacts else finish)
+        after = State(
+            start=np.broadcast_to(relative, (ranks,)),
+            ahead=np.broadcast_to(vectors.ahead(), (len(begin.ahead), ranks)),
+        )
+        coming = (number + 1, after)
+        return Iteration(
+            durations=np.broadcast_to(finish - start, (ranks,)),
+            parts=parts,
+            after=after,
+            elapsed=first - int(start.min()),
+        )
+
+    search = Search(schedule, begin, most=most, tolerance=tolerance)
+    return settle(schedule, search, simulate)
+
+
+def _vectors(
+    schedule: Schedule, ranks: int, execute: CarryOut, seed: int
+) -> Vectors | sharded.Ranks:
+    """Return the engine for the schedule's plans."""
+    by = sharded.Ranks if schedule.sharded else Vectors
+    return by(schedule, ranks, execute, seed)

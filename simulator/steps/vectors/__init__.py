@@ -1,1 +1,0 @@
-"""The step for all ranks at once, in compiled loops."""
