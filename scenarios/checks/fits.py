@@ -270,7 +270,8 @@ def _with(
         fields |= change
     batch = fields.pop("batch_size", scenario.batch_size)
     training = replace(scenario.training, **fields)
-    return replace(scenario, batch_size=batch, training=training).memory_of(choice, **sharded)
+    changed = replace(scenario, batch_size=batch, training=training)
+    return changed.tightest(choice, **sharded)[1]
 
 
 def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:

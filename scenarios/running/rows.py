@@ -82,7 +82,7 @@ def make_rows(
             faulty = faulty_runs[number][size]
             largest = max(layout.numel for layout in profile.buckets)
             here = replace(scenario, cluster=scenario.cluster_at(nodes))
-            holds = here.memory_of(choice, largest)
+            _, holds = here.tightest(choice, largest)
             baseline = None if dense is None else simulated[dense][size]
             rows.append(
                 Row(

@@ -42,15 +42,10 @@ _FIRST = 20
 
 def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
     """Files to make, with code and a scenario of the method."""
-    for name in (*make_shipped.SCENARIOS, *make_shipped.PAPERS):
-        scenario = (
-            load_scenario(name) if name in make_shipped.SCENARIOS else make_shipped.of_paper(name)
-        )
-        for choice in (
-            make_shipped.wanted(scenario)
-            if name in make_shipped.SCENARIOS
-            else scenario.compressors
-        ):
+    asked = [(one, make_shipped.wanted(one)) for one in map(load_scenario, make_shipped.SCENARIOS)]
+    asked += [(one, [*one.compressors]) for one in map(make_shipped.of_paper, make_shipped.PAPERS)]
+    for scenario, choices in asked:
+        for choice in choices:
             alone = replace(scenario, compressors=(choice,))
             run = first_run(alone)
             yield shipped.path_of(run.facts, folder), run.code, alone
