@@ -217,7 +217,7 @@ class CollectiveTimes:
     ) -> float:
         known = self._simulated_at.get(number)
         if known is None:
-            slow = self._worlds[self._support[number]].slowness.items()
+            slow = self._worlds[self._support[number]].items()
             moved = tuple((name, each) for name, each in slow if name in self._moving_names)
             world = self._bus[self._support[number]], moved
             known = self._simulated_at[number] = self._simulated_on.setdefault(world, {})
