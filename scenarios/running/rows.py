@@ -31,7 +31,6 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
-    Luck,
     as_probability,
     error_of_difference,
     probability_shorter,
@@ -70,7 +69,7 @@ def make_rows(
             times = found.prediction
             alone, luck, scale = (
                 one_device.with_iterations_of(times),
-                _luck(found),
+                found.luck,
                 found.ratio_to_stated,
             )
             efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
@@ -176,7 +175,7 @@ def _over_draws(
         if dense.ring_and_tree is None and found.ring_and_tree is None:
             ends = []
         if found is not dense:
-            error = error_of_difference(_luck(dense), _luck(found))
+            error = error_of_difference(dense.luck, found.luck)
             pays = probability_shorter(times, np.array(dense.widened_draws), error)
             fields["probability_pays"] = pays
         fields |= {
@@ -186,15 +185,6 @@ def _over_draws(
             "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,
         }
     return fields
-
-
-def _luck(found: Simulated) -> Luck:
-    times, scale = found.prediction, found.ratio_to_stated
-    return Luck(
-        iterations=times.iterations,
-        batches=tuple(scale * one for one in times.batches),
-        error=None if times.iteration_error is None else scale * times.iteration_error,
-    )
 
 
 def _ends(found: Simulated) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import approximations, slowest
-from gcsim.scenarios.uncertainty.close_pairs import resolve_close_pairs
+from gcsim.scenarios.uncertainty.close_pairs import luck_of, resolve_close_pairs
 from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import Worlds, draw
@@ -33,6 +33,7 @@ from gcsim.simulator.devices.device import End
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
+from gcsim.simulator.luck import Luck
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
@@ -64,6 +65,11 @@ class Simulated:
     def ratio_to_stated(self) -> float:
         """Estimated over stated iteration, which scales errors, faults, ring and tree."""
         return self.iteration / self.prediction.iteration
+
+    @property
+    def luck(self) -> Luck:
+        """Statistics of the estimate."""
+        return luck_of(self.prediction, self.ratio_to_stated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
