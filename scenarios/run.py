@@ -19,7 +19,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
+from gcsim.scenarios.checks.doubtful import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import result_cache

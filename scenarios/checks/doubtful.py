@@ -1,4 +1,5 @@
-"""Settings without effect beside the others, or with another than it seems.
+"""Settings without effect beside the others, or with another than it seems, and values that
+probably have a wrong unit.
 
 Each is a warning that names the setting: a knob that does nothing is worse than an error, and so
 are random settings drawn too few times. Settings of processors stand last.
@@ -25,6 +26,7 @@ from gcsim.scenarios.sections.cluster import (
     timed_settings,
 )
 from gcsim.scenarios.sections.file import ScenarioFile
+from gcsim.scenarios.sections.network_words import ETHERNET
 from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.scenarios.sections.transports import NONE, defaults, servers_add, transports
 from gcsim.simulator.cluster import Cluster, Collectives
@@ -36,11 +38,13 @@ from gcsim.traces.profile import TrafficProfile, weighted
 FEWEST = 10  # iterations, and events in them, below which a mean is mostly luck
 Idle = tuple[str | Keys, str, str] | tuple[str | Keys, str, str, object]
 """Setting without effect, dotted or as keys, reason, suggestion, and its value if it is shown."""
+FASTEST_NIC = 200_000_000_000  # bytes per second: 1.6 Tbit/s, twice the fastest Ethernet on sale
+LONGEST_PASSES = 3600  # seconds of the passes of one iteration
 _OVERLAPPING = {"ring", "gloo_ring"}
 """Algorithms of which two may run at a time; MPICH chooses one where blocks are equal and long."""
 
 
-def idle(
+def doubtful(
     document: Document,
     file: ScenarioFile,
     cluster: Cluster,
@@ -50,7 +54,7 @@ def idle(
     buckets: DdpBuckets,
     compressors: Sequence[CompressorChoice],
 ) -> list[Problem]:
-    """Settings without effect, in text order, as problems to warn of."""
+    """Return such settings in text order, as problems to warn of."""
     found = [
         *_algorithms(document, cluster.collectives),
         *_servers(cluster.collectives, compressors),
@@ -67,6 +71,7 @@ def idle(
         *_optimizer(document, file, cluster, training),
         *_precision(document, file, cluster, training),
         *_cost(file),
+        *_implausible(document, file, cluster),
     ]
     return document.sorted(
         one if isinstance(one, Problem) else _said(document, *one) for one in found
@@ -455,3 +460,26 @@ def _on_host(cluster: Cluster, training: Training) -> Iterator[Idle]:
     elif "optimizer" in training.on_host and not training.optimizer:
         why = " on the optimizer: its time is 0, or part of the backward pass"
         yield setting, why, "set training.optimizer, or leave optimizer out"
+
+
+def _implausible(document: Document, file: ScenarioFile, cluster: Cluster) -> Iterator[Problem]:
+    """Find NIC rates and times of passes that no real system has."""
+    one = cluster.at_one_nic
+    links = [one.network, *one.nics.values()] if cluster.nodes > 1 else []
+    most = max((link.bandwidth for link in links if ETHERNET.match(link.name)), default=0)
+    if most > FASTEST_NIC:
+        rate = ("cluster", "network", "bandwidth")
+        yield Problem(
+            place=document.place(rate if rate in document.values else rate[:-1]),
+            message=f"no NIC has {float(most) * 8e-12:g} Tbit/s",
+            hint="the fastest have 0.8 Tbit/s; GB/s are bytes, Gbit/s bits",
+        )
+    passes = file.compute
+    if passes and passes.forward and passes.backward:
+        seconds = passes.forward + passes.backward
+        if seconds > LONGEST_PASSES:
+            yield Problem(
+                place=document.place(("compute", "backward")),
+                message=f"forward and backward take {float(seconds) / 3600:g} h",
+                hint="state the times of one iteration",
+            )
