@@ -43,11 +43,7 @@ def provenance(
     cluster = scenario.cluster
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
-        "versions": {
-            "gcsim": __version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "numpy", "simpy")},
-        },
+        "versions": versions(),
         "seed": scenario.seed,
         "scenario_sha256": hashlib.sha256(resolved.encode()).hexdigest(),
         "profiles": {
@@ -70,6 +66,12 @@ def provenance(
             for choice, sizes in zip(scenario.compressors, predictions, strict=True)
         },
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of gcsim, Python and libraries."""
+    libraries = {name: version(name) for name in ("torch", "numpy", "simpy")}
+    return {"gcsim": __version__, "python": platform.python_version(), **libraries}
 
 
 def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
