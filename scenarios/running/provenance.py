@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gcsim.scenarios.reading.document import dotted
+from gcsim.scenarios.running.result_cache import versions
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
 from gcsim.scenarios.sections.link import link_facts
@@ -25,8 +25,6 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction
 from gcsim.traces.profile import TrafficProfile
-from gcsim.traces.stage1.cache import version
-from gcsim.version import __version__
 
 
 def provenance(
@@ -43,7 +41,7 @@ def provenance(
     cluster = scenario.cluster
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
-        "versions": versions(),
+        "versions": versions("torch", "numpy", "simpy"),
         "seed": scenario.seed,
         "scenario_sha256": hashlib.sha256(resolved.encode()).hexdigest(),
         "profiles": {
@@ -66,12 +64,6 @@ def provenance(
             for choice, sizes in zip(scenario.compressors, predictions, strict=True)
         },
     }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of gcsim, Python and libraries."""
-    libraries = {name: version(name) for name in ("torch", "numpy", "simpy")}
-    return {"gcsim": __version__, "python": platform.python_version(), **libraries}
 
 
 def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:

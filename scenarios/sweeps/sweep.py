@@ -33,7 +33,7 @@ from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import SCHEMA
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
-from gcsim.scenarios.running.provenance import versions
+from gcsim.scenarios.running.result_cache import versions
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
@@ -87,7 +87,7 @@ def prepare(
         "seed": seed,
         "grid": {key: [value.text for value in entries] for key, entries in values.items()},
         "points": len(found),
-        "versions": versions(),
+        "versions": versions("torch", "numpy", "simpy"),
         "first_point": first.resolved,
     }
     return Sweep(name=first.name, grid=values, points=tuple(found), header=header)
