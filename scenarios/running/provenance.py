@@ -12,6 +12,7 @@ from typing import Any
 
 from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.running.result_cache import versions
+from gcsim.scenarios.running.simulate import Stage2
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
 from gcsim.scenarios.sections.link import link_facts
@@ -28,16 +29,13 @@ from gcsim.traces.profile import TrafficProfile
 
 
 def provenance(
-    scenario: Scenario,
-    profiles: Sequence[TrafficProfile],
+    subject: Stage2,
     keys: Sequence[str],
-    compute: ComputeTimes,
     predictions: Sequence[Sequence[Prediction]],
-    *,
-    prices: PriceList,
     inputs: Sequence[Input] = (),
 ) -> dict[str, Any]:
-    """`provenance` of `results.json`; `prices`: the device's."""
+    """`provenance` of `results.json`."""
+    scenario, profiles, compute = subject.scenario, subject.profiles, subject.stated
     cluster = scenario.cluster
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
@@ -54,7 +52,7 @@ def provenance(
         },
         "compute": _compute(scenario, compute),
         **({"groups": list(_groups(scenario, compute))} if scenario.cluster.groups else {}),
-        "kernels": _kernels(scenario, profiles, prices),
+        "kernels": _kernels(scenario, profiles, subject.prices),
         "links": _links(cluster),
         "transport": cluster.collectives.transport,
         "averages": _averages(scenario),

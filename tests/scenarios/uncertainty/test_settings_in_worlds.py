@@ -17,6 +17,7 @@ from gcsim.scenarios.advice.question import LOCAL, Words, ask
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.running.installed import as_installed
 from gcsim.scenarios.running.simulate import (
+    Stage2,
     as_carried,
     compute_times,
     simulate,
@@ -114,7 +115,7 @@ def errors_of(words: dict[str, Any], overrides: Sequence[str]) -> list[float]:
     compute = compute_times(scenario, profiles[0], engine.passes)
     prices = PriceList(scenario.cluster.device)
     found, uncertainty = simulate(
-        scenario, profiles, compute, prices, SilentProgress(), spans=False, shapes=False
+        Stage2(scenario, profiles, compute, prices), SilentProgress(), spans=False, shapes=False
     )
     [nodes] = scenario.node_counts
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
