@@ -89,6 +89,7 @@ _COSTS = As(LayerCosts, **dict.fromkeys(("known", "single", "unknown", "flops"),
 
 _MEASUREMENTS = TypeAdapter(tuple[Measurement, ...])
 _LARGE = TypeAdapter(tuple[LargeMeasurement, ...])
+_LARGE_COSTS = As(LargeCosts, time_range=None, **dict.fromkeys(("known", "unknown"), (_Range, ...)))
 
 
 class _Factor(Section):
@@ -96,15 +97,8 @@ class _Factor(Section):
     models: Annotated[int, Field(ge=1)]
 
 
-class _Large(Section):
-    other: Annotated[float, Field(ge=0)]
-    outputs: Annotated[float, Field(ge=0)]
-    known: _Range
-    unknown: _Range
-
-
 class _LayerTimesFile(Section):
-    large: _Large
+    large: Annotated[Spelled, _LARGE_COSTS]
     costs: dict[Processor, dict[Precision, Annotated[Spelled, _COSTS]]]
     factors: dict[str, dict[Precision, _Factor]]
     strange: _Range
@@ -214,9 +208,7 @@ def _large(*names: str) -> LargeCosts:
     """Return the coefficients for large products; the range is wider for a board not in the fit."""
     fit = _fit().large
     known = any(one.board in names for one in large_measurements())
-    return LargeCosts(
-        other=fit.other, outputs=fit.outputs, time_range=fit.known if known else fit.unknown
-    )
+    return fit.value(LargeCosts, time_range=fit.known if known else fit.unknown)
 
 
 def _strange(costs: Spelled) -> Range:
