@@ -144,12 +144,13 @@ def summary(scenario: Scenario) -> str:
     nodes = ", ".join(str(count) for count in scenario.node_counts)
     kinds = [f"{group.nodes} of {group.device.title}" for group in cluster.groups]
     devices = ", ".join(kinds) or cluster.device.title
+    counts = list(dict.fromkeys(cluster.sizes)) or [cluster.devices_per_node]
     source = type(scenario.gradients).__name__.removesuffix("Gradients").lower()
     return (
         f"{scenario.name}: ok. {scenario.model.name}, {scenario.batch_size} samples per worker, "
         f"{source} gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
-        f"{plural(cluster.devices_per_node, 'device')} ({devices}), network "
-        f"{cluster.network.name}"
+        f"{' or '.join(map(str, counts))} {'device' if counts == [1] else 'devices'} ({devices}), "
+        f"network {cluster.network.name}"
     )
 
 

@@ -108,6 +108,9 @@ def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> 
             )
 
 
+_UNLIKE = "different numbers of devices per node"
+
+
 def _groups(stated: Mapping[str, Any], cluster: Cluster, training: Training) -> Iterator[Conflict]:
     """Find settings that do not work with groups of different nodes."""
     if not cluster.groups:
@@ -124,6 +127,9 @@ def _groups(stated: Mapping[str, Any], cluster: Cluster, training: Training) -> 
         yield "compute", " is for one device, but the groups have several", hint
     if training.faults is not None:
         yield "training.faults", " with cluster.groups", one
+    if cluster.sizes and cluster.collectives.all_reduce == "hierarchical":
+        said = f" = 'hierarchical' with {_UNLIKE}"
+        yield "cluster.collectives.all_reduce", said, "leave it out: the transport chooses"
     if unlike and training.input is not None:
         yield "training.input", ": groups load batches of different sizes", one
     for number, group in enumerate(stated["cluster"]["groups"]):
@@ -157,6 +163,7 @@ def _between(cluster: Cluster, training: Training, sizes: Sequence[int]) -> Iter
         (cluster.servers > 0, "cluster.collectives.servers", "parameter servers"),
         (training.concurrent_collectives == 2, "training.concurrent_collectives", "2"),
         (of_racks and getattr(cluster, unlike), f"cluster.{unlike}", "different nodes"),
+        (bool(cluster.sizes), "cluster.groups", _UNLIKE),
     ):
         if stated:
             said = f" = {training.between!r} with {setting} ({what}): not simulated together"
@@ -165,11 +172,12 @@ def _between(cluster: Cluster, training: Training, sizes: Sequence[int]) -> Iter
 
 def _strategy(cluster: Cluster, training: Training) -> Iterator[Conflict]:
     copied = training.strategy == "zero3" and 1 not in (cluster.nodes, cluster.devices_per_node)
+    copied &= not cluster.sizes
     for key, so, hint in (
         ("gathered", training.gathered == "stored" or training.strategy in ("zero2", "zero3"),
          "write strategy: zero3, or zero2"),
         ("secondary", copied or not training.secondary,
-         "write strategy: zero3, with several nodes of several devices"),
+         "write strategy: zero3, with several nodes of several devices, as many in each"),
     ):  # fmt: skip
         if not so:
             why = f" with strategy {training.strategy}: it does not gather weights that way"
@@ -192,6 +200,8 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[str
     if training.strategy == "hsdp" and 1 in (cluster.nodes, cluster.devices_per_node):
         why = "it shards inside nodes, so it needs several nodes with several devices each"
         yield "cluster", why
+    if training.strategy == "hsdp" and cluster.sizes:
+        yield "cluster.groups", "its nodes have different numbers of devices"
     conflicting = {
         "training.input": training.input is not None,
         "training.between": training.between != "workers",
