@@ -22,6 +22,7 @@ from gcsim.scenarios.running.installed import as_installed
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.running.simulate import as_carried
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.uncertainty.kernel_use import costs
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of, participants, sizes_sent
@@ -208,8 +209,10 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
         payloads = cluster.workers
         parts = payloads if compute.striped else servers
         stretch = prices.priced_by(compute, payloads, servers)
-        for cost, alone, launched, moved in _costs(compute, payloads):
+        bare = replace(compute, fixed=(), per_payload=(), per_part=())
+        for field, cost, launched, moved in costs(compute, payloads):
             found = sums[compute.stage, cost.name.partition(":")[0] or cost.kind, cost.kind]
+            alone = replace(bare, **{field: (cost,)})  # type: ignore[arg-type]
             priced = prices.priced_by(alone, payloads, servers)
             for place, number in enumerate(
                 (
@@ -228,17 +231,6 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
     ]  # fmt: skip
     stages = ("moments", "encode", "server", "decode")
     return tuple(sorted(kernels, key=lambda one: (stages.index(one.stage), -one.seconds, one.name)))
-
-
-def _costs(compute: Compute, payloads: int) -> Iterator[tuple[KernelCost, Compute, int, int]]:
-    """Yield each kernel, a computation of only it, and how often its launches and bytes count."""
-    bare = replace(compute, fixed=(), per_payload=(), per_part=())
-    for cost in compute.fixed:
-        yield cost, replace(bare, fixed=(cost,)), 1, 1
-    for cost in compute.per_payload:
-        yield cost, replace(bare, per_payload=(cost,)), payloads, payloads
-    for cost in compute.per_part:
-        yield cost, replace(bare, per_part=(cost,)), payloads, 1
 
 
 def _collectives(profile: TrafficProfile, cluster: Cluster) -> tuple[BucketCollective, ...]:

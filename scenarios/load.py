@@ -25,9 +25,8 @@ from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.checks.conflicts import contradictions, unshardable
+from gcsim.scenarios.checks.doubtful import doubtful
 from gcsim.scenarios.checks.fits import DoesNotFitError, left_out, misfits
-from gcsim.scenarios.checks.implausible import implausible
-from gcsim.scenarios.checks.ineffective import idle
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.rate_trace import read_traces
 from gcsim.scenarios.reading.checking import check, known_keys
@@ -160,16 +159,9 @@ def scenario_of(
     if problems or file is None or model is None:
         raise InputError(document.sorted(problems))
     buckets = _buckets(file)
-    doubtful = (
-        [
-            *idle(document, file, cluster, training, model=model, buckets=buckets,
-                  compressors=compressors),
-            *implausible(document, file, cluster),
-        ]
-        if warn
-        else ()
-    )  # fmt: skip
-    for warning in doubtful:
+    given = document, file, cluster, training
+    found = doubtful(*given, model=model, buckets=buckets, compressors=compressors) if warn else ()
+    for warning in found:
         _LOG.warning("%s: warning: %s; %s", warning.place, warning.message, warning.hint)
     scenario = Scenario(
         name=file.name or path.stem,

@@ -19,7 +19,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
+from gcsim.scenarios.checks.doubtful import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import result_cache
@@ -95,6 +95,7 @@ def simulated_run(
     from gcsim.scenarios.running.provenance import provenance
     from gcsim.scenarios.running.rows import make_rows, make_timelines
     from gcsim.scenarios.running.simulate import (
+        Stage2,
         as_carried,
         compute_times,
         simulate,
@@ -107,28 +108,15 @@ def simulated_run(
     scenario = with_batches_by_speed(scenario, profiles[0].model)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
-    simulated, uncertainty = simulate(
-        scenario, profiles, compute, prices, progress, spans=timelines, shapes=sources
-    )
-    faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
-    rows = make_rows(
-        scenario, profiles, simulated, compute["stated"], faulty,
-        prices=prices, uncertainty=uncertainty if sources else replace(uncertainty, draws=0),
-    )  # fmt: skip
+    subject = Stage2(scenario, profiles, compute, prices)
+    simulated, uncertainty = simulate(subject, progress, spans=timelines, shapes=sources)
+    faulty = faulty_runs(subject, simulated)
+    drawn = uncertainty if sources else replace(uncertainty, draws=0)
+    rows = make_rows(subject, simulated, faulty, drawn)
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(
         scenario=scenario.resolved,
-        provenance=provenance(
-            scenario,
-            profiles,
-            keys,
-            compute["stated"],
-            predictions,
-            prices=prices,
-            inputs=uncertainty.inputs,
-        )
-        if sources
-        else {},
+        provenance=provenance(subject, keys, predictions, uncertainty.inputs) if sources else {},
         rows=rows,
         wall={"gradients_and_compressors_s": 0.0, "simulation_s": time.perf_counter() - started},
         timelines=make_timelines(scenario, simulated) if timelines else (),

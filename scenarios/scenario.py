@@ -119,19 +119,6 @@ class Scenario:
         kinds = [choice.kind for choice in self.compressors]
         return kinds.index(DENSE) if DENSE in kinds else None
 
-    def memory_of(
-        self,
-        choice: CompressorChoice,
-        largest: int = 0,
-        *,
-        stage: Strategy | None = None,
-        workers: int = 0,
-    ) -> Memory | None:
-        """Return the memory of a worker with this method on the device that it fills most; None if
-        unknown. `largest`: elements of the largest bucket (0: unknown); `stage`: of ZeRO (None: the
-        training's), over `workers` (0: the cluster's)."""
-        return self.tightest(choice, largest, stage=stage, workers=workers)[1]
-
     def tightest(
         self,
         choice: CompressorChoice,
@@ -140,7 +127,9 @@ class Scenario:
         stage: Strategy | None = None,
         workers: int = 0,
     ) -> tuple[str, Memory | None]:
-        """Return the device that a method fills most, and `memory_of` there."""
+        """Return the device that a worker with this method fills most, and the memory there; None
+        if unknown. `largest`: elements of the largest bucket (0: unknown); `stage`: of ZeRO (None:
+        the training's), over `workers` (0: the cluster's)."""
         method, parameters = method_of(choice.kind, choice.parameters)
         cluster = self.cluster
         inside = (stage or self.training.strategy) == "hsdp"

@@ -302,7 +302,7 @@ def _paper(name: str, full: bool) -> Entry:
     found = preset(name)
     entry: Entry = {"name": name, "title": found.title, "source": found.source}
     if full:
-        entry["about"] = inspect.cleandoc(found.obtain.__doc__ or "")
+        entry["about"] = found.about
         entry["printed"] = [
             {"row": row, "column": column, "value": value}
             for (row, column), value in printed(name).items()

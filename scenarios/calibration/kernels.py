@@ -7,14 +7,12 @@ the rest would take too long, the size is halved and is the last.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.compressors.streams import Clock
+from gcsim.scenarios.catalog.this_machine import free_memory
 from gcsim.scenarios.progress import Progress
 from gcsim.traces.timing.allocator import give_back_freed_memory
 from gcsim.traces.timing.kernels import Site, gradient, time_kernels
@@ -69,7 +67,7 @@ def _possible(
         most = _SHARE * seconds
         chosen = [name for name, once in spent.items() if once * factor <= most]
         needed = factor * sum(spent[name] for name in chosen)
-        if needed <= left and elements * _BYTES_AN_ELEMENT <= _memory():
+        if needed <= left and elements * _BYTES_AN_ELEMENT <= free_memory():
             return elements, chosen if elements > 1.5 * before else []
         elements //= 2
     return elements, list(spent) if elements > 1.5 * before else []
@@ -108,14 +106,3 @@ def _rounds(elements: int) -> int:
     if elements <= 3_000_000:
         return 4
     return 3 if elements <= 10_000_000 else 2
-
-
-def _memory() -> int:
-    """Return the free memory in bytes, if known."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-        return 1024 * int(free)
-    with suppress(OSError, ValueError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return 1 << 62

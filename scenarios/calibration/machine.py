@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gcsim.compressors.lazy_torch import torch
+from gcsim.scenarios.catalog import this_machine
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -45,12 +46,7 @@ def driver(path: Path = _DRIVER) -> str:
 
 def processor() -> str:
     """Return the CPU's name, if known."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.processor() or platform.machine()
+    return this_machine.processor() or platform.processor() or platform.machine()
 
 
 def _name(kind: str) -> str:

@@ -203,9 +203,8 @@ def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]
     for name, entry in table.devices.items() if table else ():
         missing = [kind for kind in KERNEL_CLASSES if kind not in entry.kernels]
         if missing:
-            place = document.location_of_key(("devices", name, "kernels"))
-            message = f"devices.{name}.kernels has no rate for: {', '.join(missing)}"
-            problems.append(Problem(place=place, message=message))
+            message = f" has no rate for: {', '.join(missing)}"
+            problems.append(document.problem(("devices", name, "kernels"), message, of_key=True))
         if entry.host and old_host(entry):
             _note(document.location_of_key(("devices", name, "host")))
     if problems or table is None:
@@ -279,9 +278,8 @@ def inherit(
                 entries[name] = merge(known[base], own)
             elif not others:
                 entries[name] = own
-                place = document.place((table, name, "like"))
-                message = f"{table}.{name}.like = {base!r}: no entry above has that name"
-                problems.append(Problem(place=place, message=message))
+                message = f" = {base!r}: no entry above has that name"
+                problems.append(document.problem((table, name, "like"), message))
         above[name] = entries[name]
     return problems
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -30,35 +29,28 @@ def parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in ("kind", "label", KEY)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Implementation:
+class Implementation(Section):
     """Another implementation of a method."""
 
-    method: str
-    name: str
-    title: str
-    kind: str  # registered method with its operators and bytes; "": the method's kernels
-    defaults: Mapping[str, Any]  # defaults of parameters that are not the method's
-    stated: Spelled | None  # cost around an exchange, where it is not the framework's hook's
-    deploy: tuple[str, ...]  # lines to paste, with parameters as {name}
+    method: str = ""
+    name: str = ""
+    title: Annotated[str, Field(min_length=1)]
+    kind: str = ""  # registered method with its operators and bytes; "": the method's kernels
+    defaults: dict[str, Any] = {}  # noqa: RUF012
+    """Defaults of parameters that are not the method's."""
+    stated: Annotated[Spelled, As(Framework)] | None = Field(default=None, alias="around")
+    """Cost around an exchange, if it is not that of the framework's hook."""
+    deploy: Annotated[list[str], Field(min_length=1)]  # lines to paste, with parameters as {name}
+    estimate: bool
+    source: Annotated[str, Field(min_length=1)]
 
     def around(self, hook: Framework) -> Framework:
         """Return the cost around an exchange, given that of the framework's hook."""
         return hook if self.stated is None else self.stated.value(Framework, hook)
 
 
-class _Entry(Section):
-    title: Annotated[str, Field(min_length=1)]
-    kind: str = ""
-    defaults: dict[str, Any] = {}  # noqa: RUF012
-    around: Annotated[Spelled, As(Framework)] | None = None
-    deploy: Annotated[list[str], Field(min_length=1)]
-    estimate: bool
-    source: Annotated[str, Field(min_length=1)]
-
-
 class _Table(Section):
-    methods: dict[str, dict[str, _Entry]]
+    methods: dict[str, dict[str, Implementation]]
 
 
 @functools.cache
@@ -66,15 +58,7 @@ def _all() -> Mapping[str, Mapping[str, Implementation]]:
     table = shipped_table(_Table, FOLDER / "implementations.yaml")
     return {
         method: {
-            name: Implementation(
-                method=method,
-                name=name,
-                title=entry.title,
-                kind=entry.kind,
-                defaults=entry.defaults,
-                stated=entry.around,
-                deploy=tuple(entry.deploy),
-            )
+            name: entry.model_copy(update={"method": method, "name": name})
             for name, entry in entries.items()
         }
         for method, entries in table.methods.items()

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
-from gcsim.errors import InternalError
 from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.devices.ranges import Range
@@ -35,9 +34,8 @@ from gcsim.traces.models.transformer import Checkpointing
 
 FOLDER = Path(__file__).parent
 
-_Name = TypeVar("_Name", bound=str)
-_CHECKPOINTING: tuple[Checkpointing, ...] = get_args(Checkpointing)
 Processor = Literal["gpu", "cpu"]
+_Device = Annotated[str, Field(alias="device")]
 _SEVERAL = 3  # models from which on a board's factor is as good as in cross-validation
 
 
@@ -45,16 +43,16 @@ _SEVERAL = 3  # models from which on a board's factor is as good as in cross-val
 class Measurement:
     """Row of `training_rates.csv`."""
 
-    board: str
+    board: _Device
     model: str
-    tokens: int  # length of a sample; 0 without tokens
+    tokens: int = 0  # length of a sample; 0 without tokens
     batch: int
     precision: Precision
     samples_per_s: float
     framework: str
     source: str  # key in `sources`
     confidence: str  # "read" from the source, or what was assumed
-    backward_over_forward: float | None
+    backward_over_forward: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -66,7 +64,7 @@ class Measurement:
 class LargeMeasurement:
     """Row of `large_rates.csv`: a transformer in 16 bits, per GPU of a node of eight."""
 
-    board: str
+    board: _Device
     model: str
     batch: int  # samples of a micro-batch
     checkpointing: Checkpointing
@@ -89,20 +87,18 @@ _Range = Annotated[Range, Field(strict=False)]
 _COSTS = As(LayerCosts, **dict.fromkeys(("known", "single", "unknown", "flops"), (_Range, ...)))
 
 
+_MEASUREMENTS = TypeAdapter(tuple[Measurement, ...])
+_LARGE = TypeAdapter(tuple[LargeMeasurement, ...])
+_LARGE_COSTS = As(LargeCosts, time_range=None, **dict.fromkeys(("known", "unknown"), (_Range, ...)))
+
+
 class _Factor(Section):
     factor: Annotated[float, Field(gt=0)]
     models: Annotated[int, Field(ge=1)]
 
 
-class _Large(Section):
-    other: Annotated[float, Field(ge=0)]
-    outputs: Annotated[float, Field(ge=0)]
-    known: _Range
-    unknown: _Range
-
-
 class _LayerTimesFile(Section):
-    large: _Large
+    large: Annotated[Spelled, _LARGE_COSTS]
     costs: dict[Processor, dict[Precision, Annotated[Spelled, _COSTS]]]
     factors: dict[str, dict[Precision, _Factor]]
     strange: _Range
@@ -114,39 +110,13 @@ class _LayerTimesFile(Section):
 @functools.cache
 def measurements() -> tuple[Measurement, ...]:
     """All rows, in file order."""
-    return tuple(
-        Measurement(
-            board=row["device"],
-            model=row["model"],
-            tokens=int(row["tokens"] or 0),
-            batch=int(row["batch"]),
-            precision=_named(row["precision"], PRECISIONS),
-            samples_per_s=float(row["samples_per_s"]),
-            framework=row["framework"],
-            source=row["source"],
-            confidence=row["confidence"],
-            backward_over_forward=float(row["backward_over_forward"])
-            if row["backward_over_forward"]
-            else None,
-        )
-        for row in _rows("training_rates.csv")
-    )
+    return _MEASUREMENTS.validate_python(_rows("training_rates.csv"))
 
 
 @functools.cache
 def large_measurements() -> tuple[LargeMeasurement, ...]:
     """All rows of `large_rates.csv`, in file order."""
-    return tuple(
-        LargeMeasurement(
-            board=row["device"],
-            model=row["model"],
-            batch=int(row["batch"]),
-            checkpointing=_named(row["checkpointing"], _CHECKPOINTING),
-            tokens_per_s=float(row["tokens_per_s"]),
-            source=row["source"],
-        )
-        for row in _rows("large_rates.csv")
-    )
+    return _LARGE.validate_python(_rows("large_rates.csv"))
 
 
 @functools.cache
@@ -166,9 +136,9 @@ def boards() -> Mapping[str, Board]:
     found = {}
     for row in _rows("hardware.csv"):
         rates = {
-            precision: float(row[f"{precision}_tflop_per_s"]) * 1e12
+            precision: float(row[column]) * 1e12
             for precision in PRECISIONS
-            if row[f"{precision}_tflop_per_s"]
+            if (column := f"{precision}_tflop_per_s") in row
         }
         found[row["device"]] = Board(
             processor="cpu" if row["processor"] == "cpu" else "gpu",
@@ -238,9 +208,7 @@ def _large(*names: str) -> LargeCosts:
     """Return the coefficients for large products; the range is wider for a board not in the fit."""
     fit = _fit().large
     known = any(one.board in names for one in large_measurements())
-    return LargeCosts(
-        other=fit.other, outputs=fit.outputs, time_range=fit.known if known else fit.unknown
-    )
+    return fit.value(LargeCosts, time_range=fit.known if known else fit.unknown)
 
 
 def _strange(costs: Spelled) -> Range:
@@ -272,13 +240,7 @@ def _cited(rows: list[Measurement]) -> str:
     return f"{counted}; {'; '.join(sources()[name] for name in names)}"
 
 
-def _named(text: str, names: tuple[_Name, ...]) -> _Name:
-    for name in names:
-        if text == name:
-            return name
-    raise InternalError(f"a table of rates has {text!r}, which is none of {', '.join(names)}")
-
-
 def _rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table by column, without empty cells."""
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return [{key: cell for key, cell in row.items() if cell} for row in csv.DictReader(file)]

@@ -1,9 +1,10 @@
-"""Catalogue entry of this machine: its GPU, else its processor."""
+"""This machine: the catalogue entry of its GPU, else of its processor, and its free memory."""
 
 from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from gcsim.errors import InputError
@@ -13,7 +14,6 @@ AUTO = "auto"  # word for this machine's device
 _NAMES = re.compile(rf"{AUTO}|cuda(:\d+)?|mps", re.IGNORECASE)
 _LOG = logging.getLogger(__name__)
 _BOARD, _PROCESSOR = Path("/proc/device-tree/model"), Path("/proc/cpuinfo")
-_KEY = "model name"
 
 
 def device_named(word: str) -> str:
@@ -50,6 +50,24 @@ def this_device() -> str:
 def _processor() -> str:
     if _BOARD.is_file():
         return _BOARD.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+    return processor() or "unknown"
+
+
+def processor() -> str:
+    """Return the CPU's name by Linux; "" if unknown."""
     lines = _PROCESSOR.read_text(encoding="utf-8").splitlines() if _PROCESSOR.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith(_KEY))
-    return next(named, "unknown")
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "")
+
+
+def free_memory() -> int:
+    """Return the free bytes of the machine, within the container's limit."""
+    free = [1 << 62]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free.append(1024 * next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")))
+    group = Path("/sys/fs/cgroup")
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # "max" means no limit
+            free.append(int((group / limit).read_text()))
+    return min(free)

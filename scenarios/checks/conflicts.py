@@ -7,10 +7,10 @@ place; nothing is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args
 
 from gcsim.compressors.options.method import method_of
 from gcsim.errors import Problem
@@ -20,12 +20,14 @@ from gcsim.scenarios.reading.types import LARGEST_CLUSTER
 from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.cluster import group_key, links_of, random_settings
-from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
+from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Collectives
 from gcsim.simulator.training import Fault, Faults, Strategy, Training
 
 MOST_OVERLAPPING = 256  # most workers with two collectives at a time
 MOST_SHARING = 1024  # most different workers that share cores: each computation is an event
 _SOME = 6  # algorithms named by a hint
+Conflict = tuple[Keys | str, str, str] | tuple[Keys | str, str, str, bool]
+"""Arguments of `Document.problem`."""
 
 
 def contradictions(
@@ -37,55 +39,46 @@ def contradictions(
 ) -> list[Problem]:
     """Return the contradictions between sections that are each valid. `sizes`: ascending numbers of
     nodes; `train`: the section, if any."""
-    return [
-        *_too_many(document, cluster, training),
+    found = [
+        *_too_many(cluster, training),
         *_no_such_nodes(document, cluster, training),
-        *_no_algorithm(document, cluster),
-        *_switches(document, cluster),
-        *_others_buses(document, cluster),
-        *_media(document, cluster),
-        *_times(document, cluster),
-        *_pods(document, cluster),
+        *_no_algorithm(cluster.collectives),
+        *_switches(cluster),
+        *_others_buses(cluster),
+        *_media(cluster),
+        *_times(cluster),
+        *_pods(cluster),
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
-        *_between(document, cluster, training, sizes),
-        *_strategy(document, cluster, training),
-        *_groups(document, cluster, training),
-        *_clients(document, train),
+        *_between(cluster, training, sizes),
+        *_strategy(cluster, training),
+        *_groups(document.data, cluster, training),
+        *_clients(train),
     ]
+    return [one if isinstance(one, Problem) else document.problem(*one) for one in found]
 
 
-def _too_many(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    key_path: Keys = ("cluster", "devices_per_node")
-    if cluster.workers > LARGEST_CLUSTER:
-        yield document.problem(
-            key_path,
-            f" = {cluster.devices_per_node}: {cluster.workers:,} workers in total",
-            f"at most {LARGEST_CLUSTER:,}",
-        )
-    key_path = ("cluster", "collectives", "servers")
+def _too_many(cluster: Cluster, training: Training) -> Iterator[Conflict]:
+    workers, most = cluster.workers, f"at most {LARGEST_CLUSTER:,}"
+    if workers > LARGEST_CLUSTER:
+        said = f" = {cluster.devices_per_node}: {workers:,} workers in total"
+        yield "cluster.devices_per_node", said, most
     if cluster.servers > LARGEST_CLUSTER:
-        yield document.problem(
-            key_path, f" = {cluster.servers}: too many", f"at most {LARGEST_CLUSTER:,}"
+        yield "cluster.collectives.servers", f" = {cluster.servers}: too many", most
+    if training.concurrent_collectives == 2 and workers > MOST_OVERLAPPING:
+        said = (
+            f" = 2 with {workers:,} workers: overlapping collectives are simulated message by "
+            "message, which would take hours"
         )
-    key_path = ("training", "concurrent_collectives")
-    if training.concurrent_collectives == 2 and cluster.workers > MOST_OVERLAPPING:
-        yield document.problem(
-            key_path,
-            f" = 2 with {cluster.workers:,} workers: overlapping collectives "
-            "are simulated message by message, which would take hours",
-            f"at most {MOST_OVERLAPPING} workers, or one collective at a time",
-        )
-    key_path = ("training", "on_host")
+        hint = f"at most {MOST_OVERLAPPING} workers, or one collective at a time"
+        yield "training.concurrent_collectives", said, hint
     random = random_settings(cluster, training)
-    if random and cluster.workers > MOST_SHARING and training.machines(cluster):
-        yield document.problem(
-            key_path,
-            f" with {cluster.workers:,} workers whose times are random "
-            f"({', '.join(map(dotted, random))}): shared cores are simulated event by "
-            "event, which would take hours",
-            f"at most {MOST_SHARING:,} workers, or nothing random",
+    if random and workers > MOST_SHARING and training.machines(cluster):
+        said = (
+            f" with {workers:,} workers whose times are random ({', '.join(map(dotted, random))}): "
+            "shared cores are simulated event by event, which would take hours"
         )
+        yield "training.on_host", said, f"at most {MOST_SHARING:,} workers, or nothing random"
 
 
 def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -118,102 +111,66 @@ def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> 
 _UNLIKE = "different numbers of devices per node"
 
 
-def _groups(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+def _groups(stated: Mapping[str, Any], cluster: Cluster, training: Training) -> Iterator[Conflict]:
     """Find settings that do not work with groups of different nodes."""
     if not cluster.groups:
         return
-    at: Keys = ("cluster", "groups")
-    stated = document.data["cluster"]
-    by_speed = stated.get("batch") == "by_speed"
+    by_speed = stated["cluster"].get("batch") == "by_speed"
     unlike = by_speed or any(group.batch != 1 for group in cluster.groups)
-    processors = {group.device.processor for group in cluster.groups} - {None}
-    one = "leave one of the two out"
-    unsupported: list[tuple[bool, Keys, str, str]] = [
-        (len(processors) > 1, at, ": CPUs and GPUs have no transport in common", "take one kind"),
-        (
-            training.machines(cluster) is not None,
-            at,
-            ": the workers of a node share its cores",
-            "leave cluster.host.cores out",
-        ),
-        (
-            document.data.get("compute") is not None,
-            ("compute",),
-            " is for one device, but the groups have several",
-            "leave it out: each device has its own times",
-        ),
-        (training.faults is not None, ("training", "faults"), " with cluster.groups", one),
-        (
-            bool(cluster.sizes) and cluster.collectives.all_reduce == "hierarchical",
-            ("cluster", "collectives", "all_reduce"),
-            f" = 'hierarchical' with {_UNLIKE}",
-            "leave it out: the transport chooses",
-        ),
-        (
-            unlike and training.input is not None,
-            ("training", "input"),
-            ": groups load batches of different sizes",
-            one,
-        ),
-    ]
-    unsupported += [
-        (by_speed and "batch_size" in group, (*at, number, "batch_size"), " with by_speed", one)
-        for number, group in enumerate(stated["groups"])
-    ]
-    for so, key_path, message, hint in unsupported:
-        if so:
-            yield document.problem(key_path, message, hint)
+    at, one = "cluster.groups", "leave one of the two out"
+    if len({group.device.processor for group in cluster.groups} - {None}) > 1:
+        yield at, ": CPUs and GPUs have no transport in common", "take one kind"
+    if training.machines(cluster) is not None:
+        yield at, ": the workers of a node share its cores", "leave cluster.host.cores out"
+    if stated.get("compute") is not None:
+        hint = "leave it out: each device has its own times"
+        yield "compute", " is for one device, but the groups have several", hint
+    if training.faults is not None:
+        yield "training.faults", " with cluster.groups", one
+    if cluster.sizes and cluster.collectives.all_reduce == "hierarchical":
+        said = f" = 'hierarchical' with {_UNLIKE}"
+        yield "cluster.collectives.all_reduce", said, "leave it out: the transport chooses"
+    if unlike and training.input is not None:
+        yield "training.input", ": groups load batches of different sizes", one
+    for number, group in enumerate(stated["cluster"]["groups"]):
+        if by_speed and "batch_size" in group:
+            yield ("cluster", "groups", number, "batch_size"), " with by_speed", one
 
 
-def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    chosen = cluster.collectives
-    if chosen.transport != "custom":
-        return
+def _no_algorithm(chosen: Collectives) -> Iterator[Conflict]:
     for key, known in (("all_reduce", AllReduceAlgorithm), ("all_gather", AllGatherAlgorithm)):
-        if getattr(chosen, key) == "auto":
-            key_path: Keys = ("cluster", "collectives", key)
+        if chosen.transport == "custom" and getattr(chosen, key) == "auto":
             names = [name for name in get_args(known) if name != "auto"]
-            yield document.problem(
-                key_path,
-                " = 'auto': the transport 'custom' chooses no algorithm",
-                f"name one: {', '.join(names[:_SOME])}, ...",
-            )
+            said = " = 'auto': the transport 'custom' chooses no algorithm"
+            yield f"cluster.collectives.{key}", said, f"name one: {', '.join(names[:_SOME])}, ..."
 
 
-def _between(
-    document: Document, cluster: Cluster, training: Training, sizes: Sequence[int]
-) -> Iterator[Problem]:
+def _between(cluster: Cluster, training: Training, sizes: Sequence[int]) -> Iterator[Conflict]:
     """Find settings that exchanges between nodes or racks do not support, and unfilled racks."""
     if training.between == "workers":
         return
-    where, of_racks = ("training", "between"), training.between == "racks"
+    where, of_racks = "training.between", training.between == "racks"
     if of_racks and cluster.racks is None:
         hint = "write cluster.racks: {nodes: 4, uplink: 10gbe}, or between: nodes"
-        yield document.problem(where, " = 'racks': the cluster has none", hint)
+        yield where, " = 'racks': the cluster has none", hint
     elif of_racks and cluster.racks is not None:
         full = cluster.racks.nodes
         if unfilled := [size for size in sizes if size > full and size % full]:
-            message = f" = 'racks': {unfilled[0]} nodes do not fill racks of {full}"
-            yield document.problem(
-                where, message, "make cluster.nodes a multiple of cluster.racks.nodes"
-            )
+            said = f" = 'racks': {unfilled[0]} nodes do not fill racks of {full}"
+            yield where, said, "make cluster.nodes a multiple of cluster.racks.nodes"
     unlike = "groups" if cluster.groups else "nics"
-    others = (
-        (cluster.servers > 0, ("cluster", "collectives", "servers"), "parameter servers"),
-        (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
-        (of_racks and getattr(cluster, unlike), ("cluster", unlike), "different nodes"),
-        (bool(cluster.sizes), ("cluster", "groups"), _UNLIKE),
-    )
-    for stated, key_path, what in others:
+    for stated, setting, what in (
+        (cluster.servers > 0, "cluster.collectives.servers", "parameter servers"),
+        (training.concurrent_collectives == 2, "training.concurrent_collectives", "2"),
+        (of_racks and getattr(cluster, unlike), f"cluster.{unlike}", "different nodes"),
+        (bool(cluster.sizes), "cluster.groups", _UNLIKE),
+    ):
         if stated:
-            yield document.problem(
-                where,
-                f" = {training.between!r} with {dotted(key_path)} ({what}): not simulated together",
-                "leave one of the two out",
-            )
+            said = f" = {training.between!r} with {setting} ({what}): not simulated together"
+            yield where, said, "leave one of the two out"
 
 
-def _strategy(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+def _strategy(cluster: Cluster, training: Training) -> Iterator[Conflict]:
     copied = training.strategy == "zero3" and 1 not in (cluster.nodes, cluster.devices_per_node)
     copied &= not cluster.sizes
     for key, so, hint in (
@@ -224,45 +181,38 @@ def _strategy(document: Document, cluster: Cluster, training: Training) -> Itera
     ):  # fmt: skip
         if not so:
             why = f" with strategy {training.strategy}: it does not gather weights that way"
-            yield document.problem(("training", key), why, hint)
-    for key_path, why in against_sharding(cluster, training) if training.strategy != "ddp" else ():
-        yield document.problem(
-            ("training", "strategy"),
-            f" = {training.strategy!r} with {dotted(key_path)}: {why}",
-            "leave one of the two out",
-        )
+            yield f"training.{key}", why, hint
+    for setting, why in against_sharding(cluster, training) if training.strategy != "ddp" else ():
+        said = f" = {training.strategy!r} with {setting}: {why}"
+        yield "training.strategy", said, "leave one of the two out"
 
 
-def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Keys, str]]:
+def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[str, str]]:
     """Yield the settings that a sharded optimizer does not support, and why."""
-    collectives: Keys = ("cluster", "collectives")
     if cluster.servers:
-        yield (*collectives, "servers"), "parameter servers are not simulated with it"
+        yield "cluster.collectives.servers", "parameter servers are not simulated with it"
     if training.local_steps > 1:
-        yield ("training", "local_steps"), "a step without an exchange needs the whole optimizer"
+        yield "training.local_steps", "a step without an exchange needs the whole optimizer"
     if training.concurrent_collectives == 2:
-        yield ("training", "concurrent_collectives"), "the gather of weights runs alone"
+        yield "training.concurrent_collectives", "the gather of weights runs alone"
     if training.faults is not None:
-        yield ("training", "faults"), "a dead worker's part of the optimizer is lost"
+        yield "training.faults", "a dead worker's part of the optimizer is lost"
     if training.strategy == "hsdp" and 1 in (cluster.nodes, cluster.devices_per_node):
-        yield (
-            ("cluster",),
-            "it shards inside nodes, so it needs several nodes with several devices each",
-        )
+        why = "it shards inside nodes, so it needs several nodes with several devices each"
+        yield "cluster", why
     if training.strategy == "hsdp" and cluster.sizes:
-        yield ("cluster", "groups"), "its nodes have different numbers of devices"
-    if training.sharded:
-        conflicting: tuple[tuple[bool, Keys], ...] = (
-            (training.input is not None, ("training", "input")),
-            (training.between != "workers", ("training", "between")),
-            (training.overlap in ("none", "by_tensor"), ("training", "overlap")),
-            (training.encode_on != "compute", ("training", "encode_on")),
-            (bool(training.on_host), ("training", "on_host")),
-            (cluster.collectives.transport in ("mpich", "custom"), (*collectives, "transport")),
-        )
-        for so, key_path in conflicting:
-            if so:
-                yield key_path, "not simulated together"
+        yield "cluster.groups", "its nodes have different numbers of devices"
+    conflicting = {
+        "training.input": training.input is not None,
+        "training.between": training.between != "workers",
+        "training.overlap": training.overlap in ("none", "by_tensor"),
+        "training.encode_on": training.encode_on != "compute",
+        "training.on_host": bool(training.on_host),
+        "cluster.collectives.transport": cluster.collectives.transport in ("mpich", "custom"),
+    }
+    for setting, so in conflicting.items():
+        if training.sharded and so:
+            yield setting, "not simulated together"
 
 
 def shardable(
@@ -304,7 +254,7 @@ _NEEDS = {
 """Link whose switch does the additions, by algorithm."""
 
 
-def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
+def _switches(cluster: Cluster) -> Iterator[Conflict]:
     """Find stated algorithms of NCCL that need in-network reduction, without a switch that adds."""
     for key in ("all_reduce", "all_gather"):
         chosen = getattr(cluster.collectives, key)
@@ -314,21 +264,17 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
         if chosen in {mode.name for mode in nccl.enabled(key, cluster)}:
             continue
-        place = _NEEDS[chosen]
+        setting, place = f"cluster.collectives.{key}", _NEEDS[chosen]
         link = getattr(cluster.at_one_nic, place)
         if link.switch_adds is not None:
-            yield document.problem(
-                ("cluster", "collectives", key),
+            said = (
                 f" = {chosen!r}: NCCL has it between nodes if their network sums (SHARP) and, for "
-                "a gather, if each device has a NIC, at most 32 per node",
-                "nccl_ring_simple",
+                "a gather, if each device has a NIC, at most 32 per node"
             )
+            yield setting, said, "nccl_ring_simple"
         else:
-            yield document.problem(
-                ("cluster", "collectives", key),
-                f" = {chosen!r}: no switch of cluster.{place} ({link.name}) sums",
-                f"nccl_ring_simple, or {_that_adds(cluster, place)}",
-            )
+            said = f" = {chosen!r}: no switch of cluster.{place} ({link.name}) sums"
+            yield setting, said, f"nccl_ring_simple, or {_that_adds(cluster, place)}"
 
 
 def _that_adds(cluster: Cluster, place: str) -> str:
@@ -349,7 +295,7 @@ def _adds(bus: str | None) -> bool:
     return bus is not None and catalog.link(bus).switch_adds is not None
 
 
-def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
+def _others_buses(cluster: Cluster) -> Iterator[Conflict]:
     """Find catalogue NVLink and xGMI links of other boards, and switches that add although the
     device's own link has none. PCIe fits all boards; other figures describe a user's own board."""
     for number, (first, _, device) in enumerate(cluster.kinds):
@@ -363,32 +309,28 @@ def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
             hint = f"write {device.bus}"
             if device.bus.startswith("pcie"):
                 hint += ", or a bridge's own figures: {like: nvlink3, bandwidth: 56 GB/s}"
-            message = f" = {link.name}: {device.name} has {device.bus}{own}"
-            yield document.problem(group_key(number, "intra_node"), message, hint)
+            said = f" = {link.name}: {device.name} has {device.bus}{own}"
+            yield group_key(number, "intra_node"), said, hint
 
 
-def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    medium = cluster.network.shared
+def _media(cluster: Cluster) -> Iterator[Conflict]:
     for key_path, link in links_of(cluster).items():
         if key_path == ("cluster", "network"):
             continue
         if link.shared:
-            message = f": {link.name} is one medium for all nodes"
-            yield document.problem(key_path, message, "it can only be cluster.network", of_key=True)
+            said = f": {link.name} is one medium for all nodes"
+            yield key_path, said, "it can only be cluster.network", True
         elif link.up is not None and key_path[-1] in {"intra_node", "uplink", "pod_uplink"}:
-            message = f": {link.name} is an access link with two different directions"
-            hint = "it connects a node, as cluster.network or a NIC"
-            yield document.problem(key_path, message, hint, of_key=True)
-    if not medium:
-        return
-    name, hint = cluster.network.name, "leave one of the two out"
+            said = f": {link.name} is an access link with two different directions"
+            yield key_path, said, "it connects a node, as cluster.network or a NIC", True
+    name = cluster.network.name
     for key, so in (("racks", "there are no racks"), ("nics", "no NIC differs")):
-        if getattr(cluster, key):
-            message = f": all nodes share the medium of cluster.network ({name}), so {so}"
-            yield document.problem(("cluster", key), message, hint, of_key=True)
+        if cluster.network.shared and getattr(cluster, key):
+            said = f": all nodes share the medium of cluster.network ({name}), so {so}"
+            yield f"cluster.{key}", said, "leave one of the two out", True
 
 
-def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
+def _pods(cluster: Cluster) -> Iterator[Conflict]:
     """Find `pod` or `pod_uplink` without the other, and several uplinks with a changing rate."""
     racks = cluster.racks
     if racks is None:
@@ -396,28 +338,25 @@ def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
     for key, other in (("pod", "pod_uplink"), ("pod_uplink", "pod")):
         if getattr(racks, key) is not None and getattr(racks, other) is None:
             hint = f"write racks.{other}, or leave both out"
-            key_path = ("cluster", "racks", key)
-            yield document.problem(key_path, f" without {other}", hint, of_key=True)
+            yield f"cluster.racks.{key}", f" without {other}", hint, True
     for key, uplink in (("uplinks", racks.uplink), ("pod_uplinks", racks.pod_uplink)):
         if getattr(racks, key) > 1 and uplink is not None and uplink.trace is not None:
-            message = f" = {getattr(racks, key)}: the rate of {uplink.name} changes over time"
-            hint = "write one uplink with the rates of all"
-            yield document.problem(("cluster", "racks", key), message, hint)
+            said = f" = {getattr(racks, key)}: the rate of {uplink.name} changes over time"
+            yield f"cluster.racks.{key}", said, "write one uplink with the rates of all"
 
 
-def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
+def _times(cluster: Cluster) -> Iterator[Conflict]:
     """Find links whose rate changes over time where that is not supported."""
     link, racks = cluster.intra_node, cluster.racks
     if link.timed and cluster.collectives.stages:
-        message = f": {link.name} changes over time, but copies between device and host cannot"
+        said = f": {link.name} changes over time, but copies between device and host cannot"
         hint = "leave trace and grant out, or set cluster.collectives.host_staging to false"
-        yield document.problem(("cluster", "intra_node"), message, hint, of_key=True)
+        yield "cluster.intra_node", said, hint, True
     levels = racks.levels if racks else ()
     for key, (_, uplink) in zip(("uplink", "pod_uplink"), levels, strict=False):
         if uplink.grant:
-            message = f": {uplink.name} waits for grants, which no switch does"
-            key_path = ("cluster", "racks", key)
-            yield document.problem(key_path, message, "leave grant out", of_key=True)
+            said = f": {uplink.name} waits for grants, which no switch does"
+            yield f"cluster.racks.{key}", said, "leave grant out", True
 
 
 # --- faults --------------------------------------------------------------------------------------
@@ -429,31 +368,23 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
     for number, death in enumerate(faults.deaths):
         key_path: Keys = ("training", "faults", "deaths", number)
         if death.at >= faults.horizon:
-            yield Problem(
-                place=document.place((*key_path, "at")),
-                message=f"{dotted((*key_path, 'at'))}: node {death.node} dies after the end of the "
-                "run",
-                hint="training.faults.horizon is the length of the run",
-            )
+            said = f": node {death.node} dies after the end of the run"
+            hint = "training.faults.horizon is the length of the run"
+            yield document.problem((*key_path, "at"), said, hint)
         if any(_down(other, death.at) for other in _of(faults.deaths[:number], death.node)) or any(
             _down(death, other.at) for other in _of(faults.deaths[:number], death.node)
         ):
-            yield document.problem(
-                key_path,
-                f": node {death.node} dies while it is down",
-                "the deaths of a node must not overlap",
-            )
+            said = f": node {death.node} dies while it is down"
+            yield document.problem(key_path, said, "the deaths of a node must not overlap")
     for nodes in sizes:
         last = next((death for death in faults.deaths if _alone(faults, death, nodes)), None)
         if last is not None:
             number = faults.deaths.index(last)
             key_path = ("training", "faults", "deaths", number)
             count = f"{nodes} node" + ("s" if nodes > 1 else "")
-            yield document.problem(
-                key_path,
-                f": with {count} no node is left when node {last.node} dies",
-                "have fewer nodes down at a time, or leave this cluster size out",
-            )
+            said = f": with {count} no node is left when node {last.node} dies"
+            hint = "have fewer nodes down at a time, or leave this cluster size out"
+            yield document.problem(key_path, said, hint)
             return
 
 
@@ -472,24 +403,17 @@ def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
     return last.node < nodes and down >= set(range(nodes))
 
 
-def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Conflict]:
     own = "" if cluster.groups else "; or state the measured times under `compute`"
     for _, _, device in cluster.kinds:
         known = device.precisions
         if training.timed_as not in known and document.data.get("compute") is None:
-            key_path: Keys = ("training", "precision")
-            yield document.problem(
-                key_path,
-                f" = {training.precision!r}: device {device.name!r} has no training times at it",
-                f"write {' or '.join(known)}{own}",
-            )
+            said = f" = {training.precision!r}: device {device.name!r} has no training times at it"
+            yield "training.precision", said, f"write {' or '.join(known)}{own}"
 
 
-def _clients(document: Document, train: Spelled | None) -> Iterator[Problem]:
+def _clients(train: Spelled | None) -> Iterator[Conflict]:
     clients = None if train is None else getattr(train.partition, "clients", None)
     if train is not None and clients is not None and clients < train.workers:
-        yield document.problem(
-            ("train", "partition", "clients"),
-            f" = {clients}: fewer than the {train.workers} workers of a round",
-            "raise it, or lower train.workers",
-        )
+        said = f" = {clients}: fewer than the {train.workers} workers of a round"
+        yield "train.partition.clients", said, "raise it, or lower train.workers"

@@ -27,8 +27,8 @@ _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
 _MOST_SHARDS, _MOST_CUTS = 4096, 4096
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
-Setting = tuple[tuple[str, ...], Mapping[str, Any]]
-"""Assignments of `--set`, and the fields that they change ("batch_size", or of the training)."""
+Setting = Mapping[str, Any]
+"""Values of fields that change: "batch_size", or of the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +164,14 @@ def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
     formula without it; nothing if that does not fit either."""
     if scenario.model.transformer is None or scenario.training.checkpointing == "full":
         return []
-    full: Setting = (("training.checkpointing=full",), {"checkpointing": "full"})
-    return [one.text for one in _mildest(scenario, choice, [[full]])]
+    return [one.text for one in _mildest(scenario, choice, [[{"checkpointing": "full"}]])]
 
 
 def _remedies(
     scenario: Scenario, choice: CompressorChoice, offered: Collection[str] | None
 ) -> Iterator[Remedy]:
     """Yield settings and devices that help, the smallest change first."""
-    axes = [list(axis) for axis in _axes(scenario, choice)]
+    axes = list(_axes(scenario, choice))
     alone = [one for axis in axes for one in _mildest(scenario, choice, [[s] for s in axis])]
     if not any(one.sure for one in alone):
         both = itertools.chain.from_iterable(
@@ -198,7 +197,7 @@ def _sharded(
     settings = [one for one in settings if one not in _STRATEGIES]
     first = max(2, scenario.cluster.workers)
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
-        for sets, change in _STRATEGIES:
+        for change in _STRATEGIES:
             stage = change["strategy"]
             if stage == "hsdp" or not shardable(choice, scenario.cluster, scenario.training, stage):
                 continue
@@ -207,39 +206,34 @@ def _sharded(
                 continue
             if workers == scenario.cluster.workers:
                 return None
-            text = f"{assigned(sets)} on {workers} GPUs ({gib(found.high)})"
+            text = f"{assigned(_assignments([change]))} on {workers} GPUs ({gib(found.high)})"
             return _with_these(text, settings)
     return None
 
 
-def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Setting]]:
+def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Sequence[Setting]]:
     """Yield settings that save memory, by key, the smallest change first."""
     training, network = scenario.training, scenario.model.transformer
     batch, parts = scenario.batch_size, training.accumulation
     cuts = [n for n in range(2, min(batch, _MOST_CUTS) + 1) if batch % n == 0]
     if cuts:
-        yield (
-            ((f"batch_size={batch // n}", f"training.accumulation={n * parts}"),
-             {"batch_size": batch // n, "accumulation": n * parts})
-            for n in cuts
-        )  # fmt: skip
+        yield [{"batch_size": batch // n, "accumulation": n * parts} for n in cuts]
     stages = _STRATEGIES[STAGES.index(training.strategy) :] if scenario.cluster.workers > 1 else []
     timed = [
-        one for one in stages if shardable(choice, scenario.cluster, training, one[1]["strategy"])
+        one for one in stages if shardable(choice, scenario.cluster, training, one["strategy"])
     ]
     if timed:
-        yield iter(timed)
+        yield timed
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
-        yield (((f"training.checkpointing={one}",), {"checkpointing": one}) for one in again)
+        yield [{"checkpointing": one} for one in again]
     known = scenario.cluster.device.precisions
     name = "bf16" if "tf32" in known else "fp16"  # the same devices multiply bfloat16
     if training.precision in ("fp16", "bf16"):
         name = training.precision
     half = {"precision": name, "gradients": name}
     if training.gradients == "fp32" and "fp16" in known:
-        half = {key: value for key, value in half.items() if getattr(training, key) != value}
-        yield iter([(tuple(f"training.{key}={value}" for key, value in half.items()), half)])
+        yield [{key: value for key, value in half.items() if getattr(training, key) != value}]
 
 
 def _mildest(
@@ -252,8 +246,8 @@ def _mildest(
         sure = held is not None and held.fits == "yes"
         if held is None or held.fits == "no" or (found and not sure):
             continue
-        slower = "".join(_slower(scenario, change) for _, change in settings)
-        sets = tuple(one for own, _ in settings for one in own)
+        slower = "".join(_slower(scenario, change) for change in settings)
+        sets = _assignments(settings)
         fits = "fits" if sure else "may fit"
         text = f"{assigned(sets)} ({span(held.low, held.high)}: {fits}{slower})"
         found = [Remedy(text, sure, sets)]
@@ -265,12 +259,11 @@ def _mildest(
 def _with(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting], **sharded: Any
 ) -> Memory | None:
-    fields: dict[str, Any] = {}
-    for _, change in settings:
-        fields |= change
+    fields = {key: value for change in settings for key, value in change.items()}
     batch = fields.pop("batch_size", scenario.batch_size)
     training = replace(scenario.training, **fields)
-    return replace(scenario, batch_size=batch, training=training).memory_of(choice, **sharded)
+    changed = replace(scenario, batch_size=batch, training=training)
+    return changed.tightest(choice, **sharded)[1]
 
 
 def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
@@ -302,7 +295,7 @@ def _device(
         least = max((replaced[n].effective_flop_rate for n in less), default=math.inf)
         if new.effective_flop_rate < least:
             continue
-        found = _with(scenario, choice, [*settings, ((), {"device_memory": size})])
+        found = _with(scenario, choice, [*settings, {"device_memory": size}])
         if found is not None and found.fits == "yes":
             if stated is not None:
                 text = f"{assigned([f'training.device_memory={gib(size)}'])} ({name})"
@@ -325,8 +318,14 @@ def _device(
 
 def _with_these(text: str, settings: Sequence[Setting]) -> str:
     """ "ZeRO-1 on 16 GPUs with --set training.precision=bf16" """
-    words = assigned(one for sets, _ in settings for one in sets)
+    words = assigned(_assignments(settings))
     return " with ".join(filter(None, (text, words)))
+
+
+def _assignments(settings: Iterable[Setting]) -> tuple[str, ...]:
+    changes = (change for one in settings for change in one.items())
+    of = {"batch_size": ""}
+    return tuple(f"{of.get(key, 'training.')}{key}={value}" for key, value in changes)
 
 
 def assigned(assignments: Iterable[str]) -> str:
@@ -334,6 +333,4 @@ def assigned(assignments: Iterable[str]) -> str:
     return " ".join(f"--set {shlex.quote(one)}" for one in assignments)
 
 
-_STRATEGIES: tuple[Setting, ...] = tuple(
-    ((f"training.strategy={strategy}",), {"strategy": strategy}) for strategy in STAGES[1:]
-)
+_STRATEGIES: tuple[Setting, ...] = tuple({"strategy": strategy} for strategy in STAGES[1:])

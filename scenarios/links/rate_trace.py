@@ -23,7 +23,7 @@ from gcsim import units
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
 from gcsim.scenarios.reading.checking import AnySection, Section, check, invalid
-from gcsim.scenarios.reading.document import Document, Keys, dotted
+from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
 
@@ -151,9 +151,8 @@ def read_traces(
         folder = path.resolve().parent if in_file else Path.cwd()
         found = folder / trace.file
         if not found.is_file():
-            message = f"{dotted(at)}: there is no file {shown(found)}"
             hint = "paths are relative to the scenario file's folder" if in_file else ""
-            problems.append(Problem(place=document.place(at), message=message, hint=hint))
+            problems.append(document.problem(at, f": there is no file {shown(found)}", hint))
             continue
         try:
             trace.read(found)

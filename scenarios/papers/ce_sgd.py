@@ -16,16 +16,12 @@ _COST = "cost [%]"
 _QUICK = {**trained.QUICK, "train.workers": "2", "batch_size": "8"}
 
 
-@preset.preset_of(
-    title="Cost per round, and accuracy",
-    source="Tao, Xia, Li and Cheng, CE-SGD, Table I",
-    quick={"ce_sgd_train": _QUICK},
-)
+@preset.preset_of(source="Tao, Xia, Li and Cheng, CE-SGD, Table I", quick={"ce_sgd_train": _QUICK})
 def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Cost per round, and accuracy, of CE-SGD, gradient dropping and QSGD.
+    """Cost per round, and accuracy.
 
-    *Cost* is the mean bytes per step that a worker sends, as a share of the dense gradient: in the
-    paper, megabytes over 66.
+    Methods are CE-SGD, gradient dropping and QSGD. *Cost* is the mean bytes per step that a worker
+    sends, as a share of the dense gradient: in the paper, megabytes over 66.
     """
     result = study.train(study.scenario("ce_sgd_train"))
     accuracy, ratio = trained.accuracies(result), trained.ratios(result)
@@ -56,15 +52,14 @@ _SAME = 1.05  # sizes of the same layers, up to the last one's classes
 
 
 @preset.preset_of(
-    title="Sizes of three networks, and bytes per round of CE-SGD",
     source="Tao, Xia, Li and Cheng, CE-SGD, Table II",
     quick={"ce_sgd_bytes": {"model": "resnet20_cifar10"}},
 )
 def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Sizes of the catalogue's networks, and bytes that a CE-SGD worker sends to the server.
+    """Sizes of three networks, and bytes per round of CE-SGD.
 
-    The paper names three networks without their layers. Its accuracies are left out, because they
-    have no baseline.
+    Bytes are those that a worker sends to the server. The paper names three networks without their
+    layers. Its accuracies are left out, because they have no baseline.
     """
     table: dict[str, dict[str, list[float]]] = {}
     for name, model in _OF_TABLE_II.items():
@@ -104,13 +99,12 @@ _BOTH = {"compressors": "[{kind: none, label: BaseLine}, {kind: ce_sgd, label: C
 _LOST = 2.42  # points that CE-SGD loses against the baseline in Table I, the only place with both
 
 
-@preset.preset_of(
-    title="Convergence of CE-SGD on three networks",
-    source="Tao, Xia, Li and Cheng, CE-SGD, Figure 3",
-    quick={"ce_sgd_train": _QUICK},
-)
+@preset.preset_of(source="Tao, Xia, Li and Cheng, CE-SGD, Figure 3", quick={"ce_sgd_train": _QUICK})
 def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Accuracy of CE-SGD and of dense training on several networks."""
+    """Convergence of CE-SGD on three networks.
+
+    Each network is also trained without compression.
+    """
     table: dict[str, dict[str, tuple[float, ...]]] = {}
     panels: list[preset.Panel] = []
     notes: list[str] = []
@@ -149,7 +143,6 @@ _ALIKE = 1.1  # batch times within a tenth are like one another
 
 
 @preset.preset_of(
-    title="Batch time on 4, 8 and 16 K80 over NCCL and TCP",
     source="Tao, Xia, Li and Cheng, CE-SGD, Figure 4",
     quick={
         "ce_sgd_cluster": {
@@ -159,11 +152,11 @@ _ALIKE = 1.1  # batch times within a tenth are like one another
     },
 )  # fmt: skip
 def fig4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Time of a batch on 4, 8 and 16 K80s, with a small network and a large one.
+    """Batch time on 4, 8 and 16 K80 over NCCL and TCP.
 
-    The paper's figure has no numbers; its text says that CE-SGD is as fast as the others for simple
-    networks on few workers, and faster for larger networks and more workers, because TernGrad waits
-    for a scalar that all workers share.
+    One network is small, one large. The paper's figure has no numbers; its text says that CE-SGD is
+    as fast as the others for simple networks on few workers, and faster for larger networks and
+    more workers, because TernGrad waits for a scalar that all workers share.
     """
     table: dict[str, dict[str, list[float]]] = {}
     verdicts: list[preset.Verdict] = []

@@ -28,13 +28,9 @@ _BINS, _REACH = 101, 2.5
 _Values = NDArray[np.float32]
 
 
-@preset.preset_of(
-    title="A quantised gradient: use of levels, and shape",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Figure 1",
-    quick=_ONE_WORKER,
-)
+@preset.preset_of(source="Xu, Huo and Huang, arXiv:2002.11082, Figure 1", quick=_ONE_WORKER)
 def fig1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Use of levels, and shape, of a quantised gradient.
+    """A quantised gradient: use of levels, and shape.
 
     Whole gradients of ResNet-20 in buckets of 2048, quantised to nine and two levels: from four
     workers early, in the middle and late in training on images of CIFAR's size.
@@ -133,11 +129,7 @@ _LEVELS = {3: ("TernGrad-noclip",), 5: ("QSGD-5", "Linear-5"), 9: ("QSGD-9", "Li
 _QUICK = {"orq_train": {**trained.QUICK, "batch_size": "16"}}
 
 
-@preset.preset_of(
-    title="Quantisation error over a training, by the number of levels",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Figure 2",
-    quick=_QUICK,
-)
+@preset.preset_of(source="Xu, Huo and Huang, arXiv:2002.11082, Figure 2", quick=_QUICK)
 def fig2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Quantisation error over a training, by the number of levels.
 
@@ -182,16 +174,13 @@ def _errors(curve: Curve) -> list[float]:
     return [100 * value for value in curve.nmse if value is not None]
 
 
-@preset.preset_of(
-    title="Accuracy with quantised gradients, one worker, no clipping",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Table 2",
-    quick=_QUICK,
-)
+@preset.preset_of(source="Xu, Huo and Huang, arXiv:2002.11082, Table 2", quick=_QUICK)
 def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Training with ORQ's levels, evenly spaced levels (QSGD) and quantiles.
+    """Accuracy with quantised gradients, one worker, no clipping.
 
-    No method clips, as in the paper: if only one did, the order would show which method clips.
-    Digits are learned soon, so the held-out loss separates methods better than the accuracy.
+    Levels are ORQ's, evenly spaced (QSGD) or quantiles. No method clips, as in the paper: if only
+    one did, the order would show which method clips. Digits are learned soon, so the held-out loss
+    separates methods better than the accuracy.
     """
     result = study.train(study.scenario("orq_train"))
     found = trained.accuracies(result)
@@ -241,13 +230,9 @@ _THREE = {
 _DEGRADES = "degrades [points]"
 
 
-@preset.preset_of(
-    title="Three levels in buckets of 128 to 32,768 elements: error and bytes",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Table 3",
-    quick=_ONE_WORKER,
-)
+@preset.preset_of(source="Xu, Huo and Huang, arXiv:2002.11082, Table 3", quick=_ONE_WORKER)
 def table3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Error and bytes of three levels by bucket size.
+    """Three levels in buckets of 128 to 32,768 elements: error and bytes.
 
     The gradients are those of Figure 1. The paper has accuracies, and explains them by the loss of
     information in larger buckets, which is measured here.
@@ -310,14 +295,13 @@ _LOSE = {"1.7": 0.68, "2.5": 2.36}  # points that a method loses at most, CIFAR-
 
 
 @preset.preset_of(
-    title="Accuracy by clipping factor",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Table 4",
-    quick={"orq_clip": _QUICK["orq_train"]},
+    source="Xu, Huo and Huang, arXiv:2002.11082, Table 4", quick={"orq_clip": _QUICK["orq_train"]}
 )
 def table4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Training with ORQ after clipping at 1.7 and 2.5 standard deviations, and without clipping.
+    """Accuracy by clipping factor.
 
-    The printed accuracies without clipping are from Table 2, with larger buckets.
+    ORQ clips at 1.7 and 2.5 standard deviations, or does not clip. The printed accuracies without
+    clipping are from Table 2, with larger buckets.
     """
     result = study.train(study.scenario("orq_clip"))
     found, loss = trained.accuracies(result), _losses(result)

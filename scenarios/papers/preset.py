@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -159,22 +160,25 @@ class Preset:
 
     name: str
     title: str
+    about: str
     source: str  # paper, and its table or figure
     obtain: Callable[[Study, Printed], Outcome]
     quick: Mapping[str, Mapping[str, str]]  # changes for the reduced size, by scenario
 
 
 def preset_of(
-    *, title: str, source: str, quick: Mapping[str, Mapping[str, str]]
+    *, source: str, quick: Mapping[str, Mapping[str, str]]
 ) -> Callable[[Callable[[Study, Printed], Outcome]], Preset]:
-    """Make a function a preset, named after its file and itself."""
-    return lambda obtain: Preset(
-        name=f"{obtain.__module__.rpartition('.')[2]}_{obtain.__name__}",
-        title=title,
-        source=source,
-        obtain=obtain,
-        quick=quick,
-    )
+    """Make a function a preset, named after its file and itself; the first line of its description
+    is the title."""
+
+    def made(obtain: Callable[[Study, Printed], Outcome]) -> Preset:
+        name = f"{obtain.__module__.rpartition('.')[2]}_{obtain.__name__}"
+        title, _, about = inspect.cleandoc(obtain.__doc__ or "").partition(".\n")
+        return Preset(name=name, title=title.rstrip("."), about=about.lstrip(), source=source,
+                      obtain=obtain, quick=quick)  # fmt: skip
+
+    return made
 
 
 def reproduce(

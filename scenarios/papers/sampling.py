@@ -24,7 +24,6 @@ _PLACES = (0.25, 0.5, 0.75, 1.0)  # shares of the steps at which the two curves 
 
 
 @preset.preset_of(
-    title="Large elements found by sampling, and elements explored with the Bayes prior",
     source="Song et al., CVPR 2021, Figure 3",
     quick={
         "sampling_gradients": {
@@ -92,12 +91,11 @@ _TRIED = 2000
 
 
 @preset.preset_of(
-    title="Steps until sampling has visited every element",
     source="Song et al., CVPR 2021, sec. 3.3.1",
     quick={"sampling_visits": {"gradients.workers": "1"}},
 )
 def visits(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Steps until every element of a layer has been sampled.
+    """Steps until sampling has visited every element.
 
     Weights follow shipped gradients of the layer, with a new one every 100 steps. Random sampling
     with ratio phi misses an element in n steps with probability (1 - phi)^n.
@@ -164,12 +162,11 @@ _LOSES = 0.79  # points that a strategy loses at most (Tables 1 and 4)
 
 
 @preset.preset_of(
-    title="Sampling strategies: random, by the gradient, with a Bayes prior",
     source="Song et al., CVPR 2021, Table 1",
     quick={"sampling_train": {**trained.QUICK, "train.workers": "2"}},
 )
 def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Accuracy of sampling strategies: random, by the gradient, with a Bayes prior.
+    """Sampling strategies: random, by the gradient, with a Bayes prior.
 
     RS draws 1 % of the elements at random, GS by the squares of the last whole gradient; RSB and
     "ours" (GSB) lower the probability of sent elements. The paper's baseline RS never sends the
@@ -227,16 +224,12 @@ def _throughput(study: preset.Study) -> Result:
     return study.run(study.scenario("alexnet_32node", _CHOSEN))
 
 
-@preset.preset_of(
-    title="Throughput of AlexNet on 2 to 64 P100 over Gloo",
-    source="Song et al., CVPR 2021, Figure 5a",
-    quick={"alexnet_32node": _QUICK},
-)
+@preset.preset_of(source="Song et al., CVPR 2021, Figure 5a", quick={"alexnet_32node": _QUICK})
 def fig5a(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Throughput on 2 to 64 GPUs over Gloo: the first six methods of `alexnet_32node`.
+    """Throughput of AlexNet on 2 to 64 P100 over Gloo.
 
-    The paper's figure has no numbers; its text states which methods are faster, which lose speed
-    with more workers, and a speedup of 2.5x.
+    Methods are the first six of `alexnet_32node`. The paper's figure has no numbers; its text
+    states which methods are faster, which lose speed with more workers, and a speedup of 2.5x.
     """
     result = _throughput(study)
     rows: dict[str, list[Row]] = {
@@ -287,7 +280,6 @@ _LOSS = 0.5  # points of accuracy that count as comparable (sec. 4.4)
 
 
 @preset.preset_of(
-    title="Accuracy against seconds: a small network's steps, timed as AlexNet's",
     source="Song et al., CVPR 2021, Figure 5b",
     quick={"alexnet_32node": _QUICK, "sampling_time": {**trained.QUICK, "train.workers": "2"}},
 )

@@ -21,7 +21,6 @@ _LOSES = {"SGD": 3.3, "Adam": 0.0}  # points that the paper's method loses at mo
 
 
 @preset.preset_of(
-    title="Accuracy against compression, with momentum and with Adam",
     source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 1 (and Figure 3)",
     quick={"variance_train": _QUICK},
 )
@@ -96,12 +95,13 @@ _LOSES_RESNET = 1.3  # points that any of the methods loses at most
 
 
 @preset.preset_of(
-    title="Accuracy against compression, a residual network",
-    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 2",
-    quick={"variance_resnet": _QUICK},
+    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 2", quick={"variance_resnet": _QUICK}
 )
 def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
-    """Accuracy against compression on a residual network, and the ratio over a training."""
+    """Accuracy against compression, a residual network.
+
+    The compression ratio is also shown over the training.
+    """
     result = study.train(study.scenario("variance_resnet"))
     accuracy, ratio = trained.accuracies(result), trained.ratios(result)
     dense = next(curve for curve in result.curves if curve.label == _NONE).wire_bytes_per_worker[0]

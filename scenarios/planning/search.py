@@ -268,7 +268,7 @@ class Search:
         or is not checked, other strategies are not tried, since FSDP's own costs are unknown."""
         for strategy in self._tried(work.site, choice):
             one = replace(work, choices=(choice,), strategy=strategy)
-            held = one.scenario().memory_of(choice, self._largest)
+            _, held = one.scenario().tightest(choice, self._largest)
             fits = "yes" if held is None else held.fits
             if fits != "no":
                 yield replace(one, sure=fits == "yes")

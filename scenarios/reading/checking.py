@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -246,20 +246,26 @@ def _has(model: type[BaseModel], key_path: Sequence[str | int], kind: str) -> bo
     return any(kind in str(node.get("type")) for node in _nodes(model, key_path))
 
 
+def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
+    """Return the keys of a mapping at `key_path`, of all possible sections."""
+    return sorted({key for node in _nodes(model, key_path) for key in node.get("properties", ())})
+
+
 def _nodes(model: type[BaseModel], key_path: Sequence[str | int]) -> list[dict[str, Any]]:
     """Return the JSON schema nodes for values at `key_path`."""
     schema = _schema(model)
     found = _alternatives(schema, schema)
     for key in key_path:
         inner = [
-            node["items"]
+            node.get("items")
             if isinstance(key, int)
-            else {**node.get("properties", {})}.get(key)
+            else node.get("properties", {}).get(key)
             or next(iter(node.get("patternProperties", {}).values()), None)
+            or node.get("additionalProperties")
             for node in found
-            if not isinstance(key, int) or "items" in node
         ]
-        found = [each for node in inner if node for each in _alternatives(node, schema)]
+        nodes = [node for node in inner if isinstance(node, dict)]
+        found = [each for node in nodes for each in _alternatives(node, schema)]
     return found
 
 
@@ -273,32 +279,3 @@ def _alternatives(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str
 @functools.cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema()
-
-
-def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
-    """Return the keys of a mapping at `key_path`, of all possible sections."""
-    sections: list[type[BaseModel]] = [model]
-    for key in key_path:
-        annotations = [
-            part
-            for section in sections
-            if isinstance(key, str) and key in section.model_fields
-            for part in (section.model_fields[key].annotation, *section.model_fields[key].metadata)
-        ]
-        # A list index or a table's key leads to a type that is already in the annotation.
-        if annotations:
-            sections = [found for annotation in annotations for found in _sections(annotation)]
-    return sorted(
-        {
-            field.alias or name
-            for section in sections
-            for name, field in section.model_fields.items()
-        }
-    )
-
-
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    annotation = getattr(annotation, "section", annotation)  # of `values.As`
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in _sections(part)]

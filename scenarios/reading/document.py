@@ -72,9 +72,11 @@ class Document:
         return dotted((*self.written.get(moved, ()), *key_path[len(moved) :]))
 
     def problem(
-        self, key_path: Keys, message: str, hint: str = "", *, of_key: bool = False
+        self, setting: Keys | str, message: str, hint: str = "", of_key: bool = False
     ) -> Problem:
-        """Return a problem with a value or its key; the message continues after its name."""
+        """Return a problem with a value, whose path may be dotted, or with its key; the message
+        continues after its name."""
+        key_path = tuple(setting.split(".")) if isinstance(setting, str) else setting
         place = self.location_of_key(key_path) if of_key else self.place(key_path)
         return Problem(place=place, message=f"{self.name_of(key_path)}{message}", hint=hint)
 

@@ -11,13 +11,11 @@ from dataclasses import replace
 from functools import cache
 
 from gcsim.scenarios.result import FaultyRuns, Outage, Progress
-from gcsim.scenarios.running.simulate import Simulated
+from gcsim.scenarios.running.simulate import Simulated, Stage2
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.clock import Picoseconds, picoseconds, seconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun, Missing, Needed, run_with_faults
-from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
 
@@ -26,15 +24,12 @@ SERVED = "parameter server"
 
 
 def with_faults(
-    scenario: Scenario,
-    profile: TrafficProfile,
-    compute: ComputeTimes,
-    simulated: Simulated,
-    nodes: int,
+    subject: Stage2, profile: TrafficProfile, simulated: Simulated, nodes: int
 ) -> FaultyRun | None:
-    """Simulate `scenario.training.faults` on `nodes` nodes; None without faults. `simulated` is the
-    whole cluster; the survivors' iterations are scaled by its `ratio_to_stated`. A method without
+    """Simulate the scenario's faults on `nodes` nodes; None without any. `simulated` is the whole
+    cluster; the survivors' iterations are scaled by its `ratio_to_stated`. A method without
     collectives, or with parameter servers for all of them, needs only the servers' nodes."""
+    scenario = subject.scenario
     faults = scenario.training_at(nodes).faults
     if faults is None:
         return None
@@ -44,9 +39,7 @@ def with_faults(
         if not missing:
             return picoseconds(simulated.iteration)
         cluster, training = survivors(scenario, nodes, missing)
-        left = predict(
-            profile, cluster, compute, training=training, seed=scenario.seed, spans=False
-        )
+        left = subject.predict(profile, cluster, training)
         return picoseconds(left.iteration * simulated.ratio_to_stated)
 
     devices = scenario.cluster.devices_per_node
@@ -60,18 +53,15 @@ def with_faults(
 
 
 def faulty_runs(
-    scenario: Scenario,
-    profiles: Sequence[TrafficProfile],
-    simulated: Sequence[Sequence[Simulated]],
-    compute: ComputeTimes,
+    subject: Stage2, simulated: Sequence[Sequence[Simulated]]
 ) -> list[list[FaultyRun | None]]:
     """Call `with_faults` for each method and size, in the order of `simulated`."""
     return [
         [
-            with_faults(scenario, profile, compute, found, nodes)
-            for nodes, found in zip(scenario.node_counts, of_sizes, strict=True)
+            with_faults(subject, profile, found, nodes)
+            for nodes, found in zip(subject.scenario.node_counts, of_sizes, strict=True)
         ]
-        for profile, of_sizes in zip(profiles, simulated, strict=True)
+        for profile, of_sizes in zip(subject.profiles, simulated, strict=True)
     ]
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -64,9 +65,8 @@ def record(
             "recording needs gradients: {source: live}"
         )
     watcher = progress or SilentProgress()
-    live_iterations = iterations or live.iterations
-    live_workers = workers or live.workers
-    with watcher.task("gradients", live.warmup_steps + live_iterations * live_workers) as task:
+    live = replace(live, iterations=iterations or live.iterations, workers=workers or live.workers)
+    with watcher.task("gradients", live.warmup_steps + live.iterations * live.workers) as task:
         reported = 0
 
         def advance(description: str, done: int, _total: int) -> None:
@@ -77,12 +77,7 @@ def record(
         return record_live(
             model=scenario.model,
             batch_size=scenario.batch_size,
-            workers=live_workers,
-            warmup_steps=live.warmup_steps,
-            iterations=live_iterations,
-            learning_rate=live.learning_rate,
-            momentum=live.momentum,
-            device=live.device,
+            **asdict(live),
             seed=scenario.seed,
             second_moments=second_moments,
             times=times,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gcsim.scenarios.reading.document import dotted
+from gcsim.scenarios.running.result_cache import versions
+from gcsim.scenarios.running.simulate import Stage2
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
 from gcsim.scenarios.sections.link import link_facts
@@ -28,29 +29,20 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.traces.profile import TrafficProfile
-from gcsim.traces.stage1.cache import version
-from gcsim.version import __version__
 
 
 def provenance(
-    scenario: Scenario,
-    profiles: Sequence[TrafficProfile],
+    subject: Stage2,
     keys: Sequence[str],
-    compute: ComputeTimes,
     predictions: Sequence[Sequence[Prediction]],
-    *,
-    prices: PriceList,
     inputs: Sequence[Input] = (),
 ) -> dict[str, Any]:
-    """`provenance` of `results.json`; `prices`: the device's."""
+    """`provenance` of `results.json`."""
+    scenario, profiles, compute = subject.scenario, subject.profiles, subject.stated
     cluster = scenario.cluster
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
-        "versions": {
-            "gcsim": __version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "numpy", "simpy")},
-        },
+        "versions": versions("torch", "numpy", "simpy"),
         "seed": scenario.seed,
         "scenario_sha256": hashlib.sha256(resolved.encode()).hexdigest(),
         "profiles": {
@@ -63,7 +55,7 @@ def provenance(
         },
         "compute": _compute(scenario, compute),
         **({"groups": list(_groups(scenario, compute))} if scenario.cluster.groups else {}),
-        "kernels": _kernels(scenario, profiles, prices),
+        "kernels": _kernels(scenario, profiles, subject.prices),
         "links": _links(cluster),
         "transport": cluster.collectives.transport,
         "averages": _averages(scenario),

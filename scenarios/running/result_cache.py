@@ -55,12 +55,14 @@ def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None
 
 def key_of(**facts: Any) -> str:
     """Return a cache key from `facts`, the simulator's code and the versions of its libraries."""
-    versions = {name: profile_cache.version(name) for name in _LIBRARIES}
-    facts |= {
-        "simulation": simulation_code(),
-        "versions": {"gcsim": version.__version__, "python": platform.python_version(), **versions},
-    }
+    facts |= {"simulation": simulation_code(), "versions": versions(*_LIBRARIES)}
     return hashlib.sha256(json.dumps(canonical(facts)).encode()).hexdigest()
+
+
+def versions(*libraries: str) -> dict[str, str]:
+    """Return the versions of gcsim, Python and these libraries."""
+    found = {name: profile_cache.version(name) for name in libraries}
+    return {"gcsim": version.__version__, "python": platform.python_version(), **found}
 
 
 def canonical(value: Any) -> object:  # noqa: PLR0911 - a case each

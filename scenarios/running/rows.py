@@ -16,7 +16,7 @@ import numpy as np
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import Collective, Row, Span, Timeline
-from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
+from gcsim.scenarios.running.simulate import Simulated, Stage2, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation
 from gcsim.scenarios.uncertainty.drawn import Drawn
@@ -26,41 +26,35 @@ from gcsim.simulator.as_trained import gradient_bytes_sent
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives import dispatch
-from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
-    Luck,
     as_probability,
     error_of_difference,
     probability_shorter,
     standard_error,
 )
-from gcsim.simulator.predict import Prediction, predict
+from gcsim.simulator.predict import Prediction
 from gcsim.simulator.steps import step_plan
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
 
 def make_rows(
-    scenario: Scenario,
-    profiles: Sequence[TrafficProfile],
+    subject: Stage2,
     simulated: Sequence[Sequence[Simulated]],
-    compute: ComputeTimes,
     faulty_runs: Sequence[Sequence[FaultyRun | None]],
-    *,
-    prices: PriceList,
     uncertainty: Uncertainty,
 ) -> tuple[Row, ...]:
-    """Build the rows by compressor and size, as `simulated` and `faulty_runs` are ordered;
-    `compute`: the stated passes."""
+    """Build the rows by compressor and size, as `simulated` and `faulty_runs` are ordered."""
+    scenario, profiles = subject.scenario, subject.profiles
     dense = scenario.dense
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
-    one_device = _OneDevice(scenario, uncompressed, compute, prices, uncertainty)
+    one_device = _OneDevice(subject, uncompressed, uncertainty)
     stored = scenario.training.gradient_bytes * profiles[0].model.parameters
     failures = scenario.training.failures
-    of_first = _of_first(scenario.cluster, compute)
+    of_first = _of_first(scenario.cluster, subject.stated)
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -70,7 +64,7 @@ def make_rows(
             times = found.prediction
             alone, luck, scale = (
                 one_device.with_iterations_of(times),
-                _luck(found),
+                found.luck,
                 found.ratio_to_stated,
             )
             efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
@@ -82,7 +76,7 @@ def make_rows(
             faulty = faulty_runs[number][size]
             largest = max(layout.numel for layout in profile.buckets)
             here = replace(scenario, cluster=cluster)
-            holds = here.memory_of(choice, largest)
+            _, holds = here.tightest(choice, largest)
             baseline = None if dense is None else simulated[dense][size]
             rows.append(
                 Row(
@@ -176,7 +170,7 @@ def _over_draws(
         if dense.ring_and_tree is None and found.ring_and_tree is None:
             ends = []
         if found is not dense:
-            error = error_of_difference(_luck(dense), _luck(found))
+            error = error_of_difference(dense.luck, found.luck)
             pays = probability_shorter(times, np.array(dense.widened_draws), error)
             fields["probability_pays"] = pays
         fields |= {
@@ -186,15 +180,6 @@ def _over_draws(
             "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,
         }
     return fields
-
-
-def _luck(found: Simulated) -> Luck:
-    times, scale = found.prediction, found.ratio_to_stated
-    return Luck(
-        iterations=times.iterations,
-        batches=tuple(scale * one for one in times.batches),
-        error=None if times.iteration_error is None else scale * times.iteration_error,
-    )
 
 
 def _ends(found: Simulated) -> tuple[float, float]:
@@ -208,17 +193,9 @@ class _OneDevice:
     is DDP with one worker, which still fills buckets; without, a step with no exchange. The device
     is not slowed down and has worker 0's random factors, so no cluster's iteration is shorter."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        profile: TrafficProfile,
-        compute: ComputeTimes,
-        prices: PriceList,
-        uncertainty: Uncertainty,
-    ) -> None:
-        self._scenario, self._profile = scenario, profile
-        self._compute, self._prices = compute, prices
-        self._uncertainty = uncertainty
+    def __init__(self, subject: Stage2, profile: TrafficProfile, uncertainty: Uncertainty) -> None:
+        self._subject, self._profile, self._uncertainty = subject, profile, uncertainty
+        scenario = subject.scenario
         self._cluster = replace(scenario.cluster_at(1), devices_per_node=1, sizes=())
         self._training = replace(scenario.training, slow_nodes={}, slow_workers={}, faults=None)
         self._known: dict[int, Prediction] = {}
@@ -229,8 +206,8 @@ class _OneDevice:
         known = self._uncertainty
         about = Approximation(
             Drawn(self._cluster, self._training, known.inputs, known.worlds),
-            1, self._training, self._compute, [self._profile],
-            prices=self._prices, seed=self._scenario.seed,
+            1, self._training, self._subject.stated, [self._profile],
+            prices=self._subject.prices, seed=self._subject.scenario.seed,
         )  # fmt: skip
         times = about.iteration(self._profile)
         ratios: Column = times[1 : 1 + known.draws] / times[0]
@@ -244,18 +221,11 @@ class _OneDevice:
 
     def with_iterations_of(self, other: Prediction) -> Prediction:
         """Predict one device over as many iterations as `other` has."""
-        scenario = self._scenario
-        iterations = other.iterations or scenario.training.iterations
+        iterations = other.iterations or self._training.iterations
         if iterations not in self._known:
-            self._known[iterations] = predict(
-                self._profile,
-                self._cluster,
-                self._compute,
-                training=replace(self._training, iterations=iterations),
-                seed=scenario.seed,
-                spans=False,
-                prices=self._prices,
-            )
+            training = replace(self._training, iterations=iterations)
+            found = self._subject.predict(self._profile, self._cluster, training)
+            self._known[iterations] = found
         return self._known[iterations]
 
 

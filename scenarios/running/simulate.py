@@ -23,7 +23,7 @@ from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import approximations, slowest
-from gcsim.scenarios.uncertainty.close_pairs import resolve_close_pairs
+from gcsim.scenarios.uncertainty.close_pairs import luck_of, resolve_close_pairs
 from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import Worlds, draw
@@ -33,6 +33,7 @@ from gcsim.simulator.devices.device import End
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
+from gcsim.simulator.luck import Luck
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
@@ -41,6 +42,31 @@ from gcsim.traces.profile import ModelFacts, PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
 """Least relative change of some iteration for which an input is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage2:
+    """Subject of stage 2: a scenario's methods with their traffic, passes and prices."""
+
+    scenario: Scenario
+    profiles: Sequence[TrafficProfile]  # result of `as_carried`
+    compute: Mapping[str, ComputeTimes]  # result of `compute_times`
+    prices: PriceList  # of the scenario's device
+
+    @property
+    def stated(self) -> ComputeTimes:
+        """Stated passes."""
+        return self.compute["stated"]
+
+    def predict(
+        self, profile: TrafficProfile, cluster: Cluster, training: Training,
+        averager: Averager | None = None, *, spans: bool = False,
+    ) -> Prediction:  # fmt: skip
+        """Predict a method with the stated passes."""
+        return predict(
+            profile, cluster, self.stated, training=training, seed=self.scenario.seed, spans=spans,
+            averager=averager, prices=self.prices,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +90,11 @@ class Simulated:
     def ratio_to_stated(self) -> float:
         """Estimated over stated iteration, which scales errors, faults, ring and tree."""
         return self.iteration / self.prediction.iteration
+
+    @property
+    def luck(self) -> Luck:
+        """Statistics of the estimate."""
+        return luck_of(self.prediction, self.ratio_to_stated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,27 +169,15 @@ def with_batches_by_speed(scenario: Scenario, model: ModelFacts) -> Scenario:
 
 
 def simulate(
-    scenario: Scenario,
-    profiles: Sequence[TrafficProfile],
-    compute: Mapping[str, ComputeTimes],
-    prices: PriceList,
-    progress: Progress,
-    *,
-    spans: bool = True,
-    shapes: bool = True,
+    subject: Stage2, progress: Progress, *, spans: bool = True, shapes: bool = True
 ) -> tuple[list[list[Simulated]], Uncertainty]:
-    """Run stage 2; the result is indexed by compressor, then cluster size. `compute` comes from
-    `compute_times`, `profiles` from `as_carried`; `prices` are the device's. `spans` adds timelines
+    """Run stage 2; the result is indexed by compressor, then cluster size. `spans` adds timelines
     at the largest size, `shapes` the times `ring_and_tree`.
 
     Inputs that change no method's iteration at any size are not reported.
     """
-    if scenario.train is not None and scenario.train.clip is not None:  # needs the whole gradient
-        training = replace(scenario.training, exposed=Fraction(1), exposed_range=None)
-        scenario = replace(scenario, training=training)
-    if scenario.training.sharded:  # `steps/sharded.py` has its own rules for starting collectives
-        training = replace(scenario.training, overlap=None, exposed=Fraction(0), exposed_range=None)
-        scenario = replace(scenario, training=training)
+    subject = replace(subject, scenario=_with_waits(subject.scenario))
+    scenario, profiles, compute = subject.scenario, subject.profiles, subject.compute
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
     unexplained: list[Input] = []
     if scenario.draws and scenario.discrepancy:
@@ -184,26 +203,18 @@ def simulate(
             cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
             averager = Averager.of(cluster, training, scenario.seed)
             about = approximations(
-                drawn, nodes, training, compute["stated"], profiles,
-                prices=prices, seed=scenario.seed,
+                drawn, nodes, training, subject.stated, profiles,
+                prices=subject.prices, seed=scenario.seed,
             ) if inputs else []  # fmt: skip
             first = []
             for profile in profiles:
-                one = predict(
-                    profile, cluster, compute["stated"], training=training, seed=scenario.seed,
-                    spans=spans and nodes == scenario.node_counts[-1],
-                    averager=averager, prices=prices,
-                )  # fmt: skip
-                first.append(one)
+                shown = spans and nodes == scenario.node_counts[-1]
+                first.append(subject.predict(profile, cluster, training, averager, spans=shown))
                 task.advance(part, note=f"{nodes} nodes, {profile.compressor}")
             ring_and_tree: list[tuple[float, float] | None] = [None] * len(profiles)
             if shapes:
-                ring_and_tree = _ring_or_tree(
-                    scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
-                )
-            again = partial(
-                _over_longer_run, scenario, profiles, cluster, training, compute, prices
-            )
+                ring_and_tree = _ring_or_tree(subject, nodes, first)
+            again = partial(_over_longer_run, subject, cluster, training)
             of_size = []
             for profile, prediction, ends in zip(
                 profiles,
@@ -237,21 +248,26 @@ def simulate(
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
 
 
+def _with_waits(scenario: Scenario) -> Scenario:
+    """Return the scenario with the waits that its kind of training has in any case."""
+    training = scenario.training
+    if scenario.train is not None and scenario.train.clip is not None:  # needs the whole gradient
+        training = replace(training, exposed=Fraction(1), exposed_range=None)
+    if training.sharded:  # `steps/sharded.py` has its own rules for starting collectives
+        training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
+    return replace(scenario, training=training)
+
+
 def in_worlds(stated: float, ratios: Column) -> tuple[float, ...]:
     """Return seconds by world, rounded so that the number of summing threads does not matter."""
     return tuple(significant(stated * ratios, 9).tolist())
 
 
 def _ring_or_tree(
-    scenario: Scenario,
-    profiles: Sequence[TrafficProfile],
-    nodes: int,
-    stated: Sequence[Prediction],
-    *,
-    compute: ComputeTimes,
-    prices: PriceList,
+    subject: Stage2, nodes: int, stated: Sequence[Prediction]
 ) -> list[tuple[float, float] | None]:
     """Return `Simulated.ring_and_tree` of each method, given its stated prediction."""
+    scenario, profiles = subject.scenario, subject.profiles
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
     chosen = cluster.collectives
     if chosen.ring_over_tree_range is None or cluster.workers == 1 or not scenario.draws:
@@ -274,32 +290,19 @@ def _ring_or_tree(
         ring, tree = (
             known.iteration
             if carrier == usual
-            else predict(
-                profile, averager.cluster, compute, training=training, seed=scenario.seed,
-                spans=False, averager=averager, prices=prices,
-            ).iteration
+            else subject.predict(profile, averager.cluster, training, averager).iteration
             for carrier, averager in zip(carried, averagers, strict=True)
-        )  # fmt: skip
+        )
         found.append((ring, tree))
     return found
 
 
-def _over_longer_run(  # noqa: PLR0917 - all that a prediction is of
-    scenario: Scenario,
-    profiles: Sequence[TrafficProfile],
-    cluster: Cluster,
-    training: Training,
-    compute: Mapping[str, ComputeTimes],
-    prices: PriceList,
-    number: int,
-    factor: int,
+def _over_longer_run(
+    subject: Stage2, cluster: Cluster, training: Training, number: int, factor: int
 ) -> Prediction:
     """Predict a method over `factor` times as many random iterations."""
     longer = replace(training, iterations=factor * training.iterations)
-    return predict(
-        profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
-        spans=False, prices=prices,
-    )  # fmt: skip
+    return subject.predict(subject.profiles[number], cluster, longer)
 
 
 def as_carried(

@@ -272,13 +272,10 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
         buses={node: link for node, link in enumerate(buses) if link != bus},
         racks=None
         if racks is None
-        else Racks(
-            nodes=racks.nodes,
+        else racks.value(
+            Racks,
             uplink=build_link(racks.uplink, transport),
-            uplinks=racks.uplinks,
-            pod=racks.pod,
             pod_uplink=racks.pod_uplink and build_link(racks.pod_uplink, transport),
-            pod_uplinks=racks.pod_uplinks,
         ),
         shared_bus=section.shared_bus,
         host=host,

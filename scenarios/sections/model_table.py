@@ -50,13 +50,11 @@ def tabled_model(
     """Read the model of a CSV file, or its problems; `name` defaults to the file's stem."""
     place = shown(path)
     if not path.exists():
-        where = document.place(("model", "layers"))
         hint = "write one with: gcsim list models NAME --layers > FILE"
-        return None, [Problem(place=where, message=f"model.layers: there is no {place}", hint=hint)]
+        return None, [document.problem("model.layers", f": there is no {place}", hint)]
     if name is None and not _FILE_NAME.fullmatch(path.stem):
-        where = document.place(("model", "layers"))
-        message = f"model.layers: the file's name {path.stem!r} cannot name a model"
-        return None, [Problem(place=where, message=message, hint="add `name:` next to `layers:`")]
+        message = f": the file's name {path.stem!r} cannot name a model"
+        return None, [document.problem("model.layers", message, "add `name:` next to `layers:`")]
     try:
         rows = _read(path, place)
     except InputError as error:

@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 
 from gcsim.errors import InputError, Problem
-from gcsim.scenarios.reading.document import Document, Keys, dotted
+from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.sections.file import RECORDED, ScenarioFile
 from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.storage.manifest import read_manifest
@@ -57,18 +57,10 @@ def without_a_trace(document: Document, file: ScenarioFile) -> list[Problem]:
     """Return problems of a scenario that takes something from a trace but replays none."""
     if file.gradients.trace is not None:
         return []
-    asking: list[tuple[Keys, str]] = []
+    asking = []
     if file.model == RECORDED:
-        asking.append((("model",), "model: recorded is the model of a trace"))
+        asking.append(("model", "recorded is the model of a trace"))
     if file.compute is not None and file.compute.recorded:
-        key_path: Keys = ("compute", "recorded")
-        asking.append((key_path, f"{dotted(key_path)}: recorded times are those of a trace"))
-    source = file.gradients.source
-    return [
-        Problem(
-            place=document.place(key_path),
-            message=f"{message}, and gradients.source is {source}",
-            hint=_REPLAY,
-        )
-        for key_path, message in asking
-    ]
+        asking.append(("compute.recorded", "recorded times are those of a trace"))
+    also = f"and gradients.source is {file.gradients.source}"
+    return [document.problem(key, f": {why}, {also}", _REPLAY) for key, why in asking]

@@ -118,13 +118,9 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     elif cluster.nics:
         entries["nics"] = {str(node): plain_link(nic) for node, nic in sorted(one.nics.items())}
     if cluster.racks is not None:
-        racks = cluster.racks
-        entries["racks"] = {"nodes": racks.nodes, "uplink": plain_link(racks.uplink)}
-        if racks.pod_uplink is not None:
-            entries["racks"] |= {"pod": racks.pod, "pod_uplink": plain_link(racks.pod_uplink)}
-        for key in ("uplinks", "pod_uplinks"):
-            if getattr(racks, key) != 1:
-                entries["racks"][key] = getattr(racks, key)
+        pods, uplink = cluster.racks.pod_uplink, plain_link(cluster.racks.uplink)
+        pod_uplink = None if pods is None else plain_link(pods)
+        entries["racks"] = text_of(cluster.racks, brief=True, uplink=uplink, pod_uplink=pod_uplink)
     if cluster.crosses_intra_node and not cluster.groups:
         entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus

@@ -197,25 +197,23 @@ def points(
             Problem(place=f"--grid {key}", message="has one value already", hint="give it once")
             for key in both
         )
-    faults = _Faults(grid)
+    scenarios = _Scenarios(source, grid, overrides, seed)
     first = [values[0] for values in grid.values()]
     known: dict[tuple[str, ...], tuple[Scenario | None, DoesNotFitError | None]] = {}
     for number, alternatives in enumerate(grid.values()):
         for value in alternatives:
             alone = [*first[:number], value, *first[number + 1 :]]
             if (texts := _texts(alone)) not in known:
-                known[texts] = faults.scenario_with(source, overrides, seed, alone)
-    faults.raise_any()
+                known[texts] = scenarios.built(alone)
+    scenarios.raise_any()
     found: dict[str, Point] = {}
     size = math.prod(map(len, grid.values()))
     watcher = progress if progress and size >= _MANY else SilentProgress()
     with watcher.task("scenarios", size) as task:
         for chosen in itertools.product(*grid.values()):
             texts = _texts(chosen)
-            if texts in known:
-                scenario, unfit = known.pop(texts)
-            else:
-                scenario, unfit = faults.scenario_with(source, overrides, seed, chosen)
+            there = texts in known
+            scenario, unfit = known.pop(texts) if there else scenarios.built(chosen)
             task.advance()
             if scenario is None:
                 continue
@@ -223,9 +221,9 @@ def points(
             text = json.dumps(scenario.resolved, sort_keys=True)
             key = hashlib.sha256(text.encode()).hexdigest()
             if key in found:
-                faults.same(chosen, found[key])
+                scenarios.same(chosen, found[key])
             found[key] = Point(values=values, scenario=scenario, key=key, unfit=unfit)
-    faults.raise_any(combined=True)
+    scenarios.raise_any(combined=True)
     return list(found.values())
 
 
@@ -233,33 +231,27 @@ def _texts(chosen: Sequence[Value]) -> tuple[str, ...]:
     return tuple(value.text for value in chosen)
 
 
-class _Faults:
-    """Problems of many points, in which similar ones are reported once."""
+class _Scenarios:
+    """Scenarios of many points, and their problems, of which similar ones are reported once."""
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    def __init__(
+        self, source: str | os.PathLike[str], grid: Grid, overrides: Sequence[str], seed: int | None
+    ) -> None:
+        self._source, self._grid, self._overrides, self._seed = source, grid, overrides, seed
         self._found: dict[tuple[str, str, str], list[tuple[Value, ...]]] = {}
         self._tried = 0
 
-    def scenario_with(
-        self,
-        source: str | os.PathLike[str],
-        overrides: Sequence[str],
-        seed: int | None,
-        chosen: Sequence[Value],
-    ) -> tuple[Scenario | None, DoesNotFitError | None]:
+    def built(self, chosen: Sequence[Value]) -> tuple[Scenario | None, DoesNotFitError | None]:
         """Build the scenario with the chosen value of every key; None if it has a problem. A
         scenario of which no method fits keeps all methods."""
         self._tried += 1
         pairs = zip(self._grid, chosen, strict=True)
-        assignments = [f"{key}={value.text}" for key, value in pairs]
+        given = [*self._overrides, *(f"{key}={value.text}" for key, value in pairs)]
         try:
-            return load_scenario(source, [*overrides, *assignments], seed), None
+            return load_scenario(self._source, given, self._seed), None
         except DoesNotFitError as error:
-            given = [*overrides, *assignments]
-            return scenario_of(
-                *read_scenario(source), given, seed, warn=False, fitting=False
-            ), error
+            read = read_scenario(self._source)
+            return scenario_of(*read, given, self._seed, warn=False, fitting=False), error
         except InputError as error:
             for problem in error.problems:
                 self._add(problem, chosen)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gcsim.errors import InputError, InternalError, Problem
+from gcsim.scenarios.catalog.this_machine import free_memory
 from gcsim.scenarios.progress import Task as Stage
 from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.traces.stage1.machine import usable
@@ -92,20 +93,7 @@ def check_jobs(jobs: int | None, dask: str | None) -> None:
 
 def default_jobs(memory: int = MEMORY_OF_A_WORKER) -> int:
     """Return the number of processes: one per core, or as many as fit with `memory` bytes each."""
-    return max(1, min(len(usable()), _free_memory() // memory))
-
-
-def _free_memory() -> int:
-    """Return the free bytes of the machine, within the container's limit."""
-    free = [1 << 62]
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free.append(1024 * next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")))
-    group = Path("/sys/fs/cgroup")
-    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-            free.append(int((group / limit).read_text()))
-    return min(free)
+    return max(1, min(len(usable()), free_memory() // memory))
 
 
 class _Worker:

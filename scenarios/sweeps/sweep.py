@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +33,7 @@ from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import SCHEMA
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.result_cache import versions
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
@@ -51,8 +51,6 @@ from gcsim.scenarios.sweeps.tasks import (
 )
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.stage1 import cache
-from gcsim.traces.stage1.cache import version
-from gcsim.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,7 @@ def prepare(
         "seed": seed,
         "grid": {key: [value.text for value in entries] for key, entries in values.items()},
         "points": len(found),
-        "versions": _versions(),
+        "versions": versions("torch", "numpy", "simpy"),
         "first_point": first.resolved,
     }
     return Sweep(name=first.name, grid=values, points=tuple(found), header=header)
@@ -137,11 +135,6 @@ def _check_traces(found: Sequence[Point]) -> None:
         distinct.setdefault((_gradients_of(point.scenario), frozenset(kinds)), point.scenario)
     for scenario in distinct.values():
         check_trace(scenario)
-
-
-def _versions() -> dict[str, str]:
-    libraries = {name: version(name) for name in ("torch", "numpy", "simpy")}
-    return {"gcsim": __version__, "python": platform.python_version(), **libraries}
 
 
 class _Running:

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
+from gcsim.scenarios.checks.doubtful import warn_of_idle_sums
 from gcsim.scenarios.checks.fits import DoesNotFitError
-from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import simulated_run, traffic_profiles

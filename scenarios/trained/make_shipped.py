@@ -1,20 +1,18 @@
-"""List of the trainings that come with gcsim, and of their stale files.
+"""List of the trainings that come with gcsim.
 
 `python -m tests.benchmarks.shipped_trajectories` makes them, in a checkout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
-from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
-from gcsim.scenarios.trained.runs import Run, plan_of
-from gcsim.traces.training import shipped
+from gcsim.scenarios.trained.runs import plan_of
 
 SCENARIOS = ("digits_8", "characters_8")
 PAPERS = ("orq_train", "variance_train", "variance_resnet")
@@ -60,44 +58,3 @@ def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoic
         parameters = check_parameters(kind, {}).model_dump()
         if (kind, parameters) not in there:
             yield CompressorChoice(kind=kind, label=kind, parameters=parameters)
-
-
-def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
-    """Files to make, with code and a scenario of the method."""
-    for name in (*SCENARIOS, *PAPERS):
-        scenario = load_scenario(name) if name in SCENARIOS else of_paper(name)
-        for choice in wanted(scenario) if name in SCENARIOS else scenario.compressors:
-            alone = replace(scenario, compressors=(choice,))
-            run = first_run(alone)
-            yield shipped.path_of(run.facts, folder), run.code, alone
-
-
-def first_run(alone: Scenario) -> Run:
-    """Return the training of a scenario with one method, without a learning rate."""
-    return Run(scenario=alone, choice=alone.compressors[0], rate=0, seed=0, until=0)
-
-
-def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
-    """Yield scenarios of one method each: all with the first seed, then with two, and so on;
-    `names`: of some scenarios, by default all."""
-    every = [load_scenario(*one) for one in LONG]
-    loaded = [one for one in every if not names or one.name in names]
-    if unknown := {*names} - {one.name for one in every}:
-        raise InputError(f"no long training {min(unknown)!r}")
-    plans = [plan_of(scenario) for scenario in loaded]
-    for seeds in range(1, 1 + max((plan.seeds for plan in plans), default=0)):
-        for scenario, plan in zip(loaded, plans, strict=True):
-            for choice in scenario.compressors if seeds <= plan.seeds else ():
-                yield replace(scenario, compressors=(choice,), train=replace(plan, seeds=seeds))
-
-
-def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Return damaged, outdated or unused files, except outdated long trainings."""
-    asked = {path: code for path, code, _ in files(folder)}
-    long = {shipped.path_of(first_run(one).facts, folder) for one in long_trainings()}
-    found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
-    return sorted(
-        path
-        for path, one in found.items()
-        if not one or (path not in long and one.code != asked.get(path))
-    )

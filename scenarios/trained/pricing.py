@@ -18,6 +18,7 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.running.installed import as_installed
 from gcsim.scenarios.running.simulate import (
     Simulated,
+    Stage2,
     compute_times,
     simulate,
     with_batches_by_speed,
@@ -103,14 +104,8 @@ def clocks(
     first = profiles[0]
     passes = measured_passes(scenario, first)
     asked = with_batches_by_speed(asked, first.model)
-    found, _ = simulate(
-        asked,
-        profiles,
-        compute_times(asked, first, passes),
-        prices or PriceList(scenario.cluster.device),
-        progress,
-        spans=False,
-    )
+    times, prices = compute_times(asked, first, passes), prices or PriceList(cluster.device)
+    found, _ = simulate(Stage2(asked, profiles, times, prices), progress, spans=False)
     return [
         [
             Clock(

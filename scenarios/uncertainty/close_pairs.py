@@ -55,10 +55,11 @@ def _open(one: Prediction, other: Prediction) -> bool:
     return doubt > 0 and apart <= doubt and apart + doubt > TIE * shortest
 
 
-def luck_of(prediction: Prediction) -> Luck:
-    """Return the statistics of a prediction's mean."""
+def luck_of(prediction: Prediction, scale: float = 1.0) -> Luck:
+    """Return the statistics of a prediction's mean, times `scale`."""
+    error = prediction.iteration_error
     return Luck(
         iterations=prediction.iterations,
-        batches=prediction.batches,
-        error=prediction.iteration_error,
+        batches=tuple(scale * one for one in prediction.batches),
+        error=None if error is None else scale * error,
     )

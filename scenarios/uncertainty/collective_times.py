@@ -20,11 +20,11 @@ its stated value, and in some drawn worlds. The others are interpolated:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input, Rows
-from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
+from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster, Collectives, Racks
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.in_worlds import last_exits
 from gcsim.simulator.collectives.rings.worlds import (
@@ -42,8 +42,7 @@ from gcsim.simulator.collectives.rings.worlds import (
     prices_of_clusters,
 )
 from gcsim.simulator.fabric.in_worlds import PathsInWorlds, plain
-from gcsim.simulator.network.links import Link
-from gcsim.simulator.network.rate_trace import RateTrace
+from gcsim.simulator.network.links import Link, Uplink
 from gcsim.simulator.steps.averages import KEPT_RANKS
 
 SUPPORT = 32  # most drawn worlds that are simulated
@@ -52,6 +51,7 @@ SIZES = 3  # most sizes of a kind that are simulated in drawn worlds
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
 _NOTHING = 1e-30  # picoseconds in place of 0, so that ratios are defined
+Way = TypeVar("Way", Link, Uplink)
 _Simulated = dict[tuple[CollectiveRecord, int, str], float]
 """Durations by record, server time and algorithm."""
 
@@ -217,7 +217,7 @@ class CollectiveTimes:
     ) -> float:
         known = self._simulated_at.get(number)
         if known is None:
-            slow = self._worlds[self._support[number]].slowness.items()
+            slow = self._worlds[self._support[number]].items()
             moved = tuple((name, each) for name, each in slow if name in self._moving_names)
             world = self._bus[self._support[number]], moved
             known = self._simulated_at[number] = self._simulated_on.setdefault(world, {})
@@ -332,50 +332,24 @@ def _bytes(record: CollectiveRecord) -> int:
 
 def _steady(cluster: Cluster) -> Cluster:
     """Return the cluster with links of constant rates and latencies, the long-run means."""
-    if not any(link.timed for link in cluster.links()):
-        return cluster
-    chosen, racks = cluster.collectives, cluster.racks
-    if chosen.server_network is not None:
-        chosen = replace(chosen, server_network=_even(chosen.server_network))
-    return replace(
-        cluster,
-        network=_even(cluster.network),
-        intra_node=_even(cluster.intra_node),
-        nics={node: _even(nic) for node, nic in cluster.nics.items()},
-        buses={node: _even(bus) for node, bus in cluster.buses.items()},
-        racks=None
-        if racks is None
-        else replace(
-            racks,
-            uplink=_even(racks.uplink),
-            pod_uplink=racks.pod_uplink and _even(racks.pod_uplink),
-        ),
-        collectives=chosen,
-    )
+    return _evened(cluster) if any(link.timed for link in cluster.links()) else cluster
 
 
-def _even(link: Link) -> Link:
-    """Return the link with its trace's mean rate and half a grant's period of extra latency."""
-    if not link.timed:
-        return link
-    up = link.up
-    if up is not None:
-        up = replace(
-            up,
-            trace=None,
-            bandwidth=_mean(up.trace, up.bandwidth * link.efficiency) / link.efficiency,
-            latency=up.latency + up.grant / 2,
-            grant=Fraction(0),
-        )
-    return replace(
-        link,
-        trace=None,
-        bandwidth=_mean(link.trace, link.bandwidth * link.efficiency) / link.efficiency,
-        latency=link.latency + link.grant / 2,
-        grant=Fraction(0),
-        up=up,
-    )
+def _evened(value: Any) -> Any:
+    """Return a part of a cluster with such links."""
+    if isinstance(value, Link):
+        return _even(value, value.efficiency, up=value.up and _even(value.up, value.efficiency))
+    if isinstance(value, Mapping):
+        return {key: _evened(each) for key, each in value.items()}
+    if isinstance(value, Cluster | Racks | Collectives):
+        parts = {one.name: _evened(getattr(value, one.name)) for one in fields(value)}
+        return replace(value, **parts)
+    return value
 
 
-def _mean(trace: RateTrace | None, rate: Fraction) -> Fraction:
-    return rate if trace is None else trace.long_run
+def _even(one: Way, efficiency: Fraction, **others: Any) -> Way:
+    """Return a link or an uplink with its trace's mean rate and half a grant's period of extra
+    latency."""
+    rate = one.bandwidth if one.trace is None else one.trace.long_run / efficiency
+    latency = one.latency + one.grant / 2
+    return replace(one, trace=None, bandwidth=rate, latency=latency, grant=Fraction(0), **others)

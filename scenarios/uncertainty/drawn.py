@@ -101,7 +101,7 @@ class Drawn:
         """Return the cluster in a world, with the stated device; the stated object if unchanged."""
         world = self.worlds[number]
         slowed = self.bus[number] > 1
-        if not slowed and all(one.name not in world.slowness for one in self.linked):
+        if not slowed and all(one.name not in world for one in self.linked):
             return self._cluster
         if number not in self._clusters:
             found = cluster_in(world, self._cluster, self.linked)

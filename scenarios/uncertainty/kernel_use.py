@@ -5,7 +5,7 @@ Kernels with their own measured curves (`Device.primitives`) do not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.queued import QUEUED, Queued, queued
@@ -44,7 +44,7 @@ def counts(
     clocks = clocks_of(compute, device.stages)
     on_host = 1.0 if clocks is None else float(clocks.host)
     on_device = 1.0 if clocks is None else float(clocks.device)
-    for cost, launches, times in _costs(compute, payloads):
+    for _, cost, launches, times in costs(compute, payloads):
         for what, each in zip(QUEUED, queued(cost), strict=True):
             if what in device.host and each and cost.launches:
                 more = on_host * launches * cost.launches * float(each)
@@ -60,8 +60,9 @@ def counts(
     return found
 
 
-def _costs(compute: Compute, payloads: int) -> Iterable[tuple[KernelCost, int, int]]:
-    """Return costs, and how often their launches and their bytes count."""
-    yield from ((cost, 1, 1) for cost in compute.fixed)
-    yield from ((cost, payloads, payloads) for cost in compute.per_payload)
-    yield from ((cost, payloads, 1) for cost in compute.per_part)
+def costs(compute: Compute, payloads: int) -> Iterator[tuple[str, KernelCost, int, int]]:
+    """Yield each kernel's field and cost, and how often its launches and its bytes count."""
+    often = {"fixed": (1, 1), "per_payload": (payloads, payloads), "per_part": (payloads, 1)}
+    for field, (launches, times) in often.items():
+        for cost in getattr(compute, field):
+            yield field, cost, launches, times

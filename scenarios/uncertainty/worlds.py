@@ -13,7 +13,7 @@ hypercubes").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import isnan, isqrt
 from typing import Any, overload
@@ -23,7 +23,6 @@ import numpy as np
 
 from gcsim.scenarios.uncertainty.figures import (
     Column,
-    Figure,
     Input,
     KeyPath,
     is_of_device,
@@ -33,23 +32,8 @@ from gcsim.scenarios.uncertainty.figures import (
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
 
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """Slowness of inputs, 0 to 1, by name; an input that is absent has its stated value."""
-
-    slowness: Mapping[str, float]
-
-    def figures(self, inputs: Sequence[Input]) -> list[tuple[Figure, float]]:
-        """Return the figures that differ from the stated ones, with their slowness."""
-        return [
-            (figure, self.slowness[one.name])
-            for one in inputs
-            if one.name in self.slowness
-            for figure in one.figures
-        ]
-
-
+World = Mapping[str, float]
+"""Slowness of inputs, 0 to 1, by name; an input that is absent has its stated value."""
 FACTORS = "measured steps over predicted ones", "measured gains of compression over predicted ones"
 """Names of the factors common to all methods, and to all compressors (`discrepancy.py`)."""
 
@@ -61,15 +45,6 @@ class Worlds(Sequence[World]):
         """`columns`: slowness by input and world; NaN: the stated value."""
         self._columns, self._count = columns, count
         self._values: dict[Input, tuple[Column, ...]] = {}
-
-    @staticmethod
-    def of(worlds: Sequence[World]) -> Worlds:
-        """Build the arrays of these worlds."""
-        names = dict.fromkeys(name for world in worlds for name in world.slowness)
-        columns = {
-            name: np.array([world.slowness.get(name, np.nan) for world in worlds]) for name in names
-        }
-        return Worlds(columns, len(worlds))
 
     def __len__(self) -> int:
         return self._count
@@ -83,7 +58,7 @@ class Worlds(Sequence[World]):
             columns = {name: column[number] for name, column in self._columns.items()}
             return Worlds(columns, len(range(self._count)[number]))
         own = {name: float(column[number]) for name, column in self._columns.items()}
-        return World({name: slow for name, slow in own.items() if not isnan(slow)})
+        return {name: slow for name, slow in own.items() if not isnan(slow)}
 
     def twice(self) -> Worlds:
         """Return these worlds, then all of them again."""
@@ -156,11 +131,6 @@ def _drawn(name: str, count: int, seed: int) -> Column:
     return drawn
 
 
-def alone(inputs: Sequence[Input]) -> list[World]:
-    """Return worlds with one input each at its farther end, the others as stated."""
-    return [World({one.name: one.main.far}) for one in inputs]
-
-
 def moves_links(one: Input) -> bool:
     """Whether an input belongs to links, hosts or sums, and so may change collectives."""
     return one.main.key_path[0] == "cluster" and not is_of_device(one.main.key_path)
@@ -168,23 +138,24 @@ def moves_links(one: Input) -> bool:
 
 def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Cluster:
     """Return the cluster in a world, device included."""
-    changed: Cluster = _put(cluster, "cluster", world.figures(inputs))
+    changed: Cluster = _put(cluster, "cluster", world, inputs)
     return changed
 
 
 def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Training:
     """Return the training in a world."""
-    changed: Training = _put(training, "training", world.figures(inputs))
+    changed: Training = _put(training, "training", world, inputs)
     return changed
 
 
-def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
+def _put(value: Any, root: str, world: World, inputs: Sequence[Input]) -> Any:
     """Return a value with the drawn figures, whose ranges are removed."""
     changes: dict[KeyPath, dict[str, Any]] = {}
-    for figure, slow in figures:
-        if figure.key_path[0] == root:
-            drawn = changes.setdefault(figure.key_path[1:], {})
-            drawn |= {figure.field: figure.exactly(slow), f"{figure.field}_range": None}
+    for one in inputs:
+        for figure in one.figures if one.name in world else ():
+            if figure.key_path[0] == root:
+                drawn, slow = changes.setdefault(figure.key_path[1:], {}), world[one.name]
+                drawn |= {figure.field: figure.exactly(slow), f"{figure.field}_range": None}
     return _changed(value, changes) if changes else value
 
 

@@ -16,16 +16,17 @@ gcsim's code changes. Two commands with different names train side by side.
 import math
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
 from gcsim.errors import InputError
+from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.trained.make_shipped import files, first_run, long_trainings, stale
-from gcsim.scenarios.trained.runs import Run
+from gcsim.scenarios.trained import make_shipped
+from gcsim.scenarios.trained.runs import Run, plan_of
 from gcsim.scenarios.trained.search import MethodTraining, train_all
 from gcsim.traces.profile import Exchange, Phase
 from gcsim.traces.stage1 import cache, machine
@@ -37,6 +38,48 @@ _SAME, _NEAR = 0.001, 0.1
 """Relative differences of one training on two processors: median of losses, most of the rest."""
 _FIRST = 20
 """Steps whose losses are compared: later ones grow apart, as rounding does in any training."""
+
+
+def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
+    """Files to make, with code and a scenario of the method."""
+    asked = [(one, make_shipped.wanted(one)) for one in map(load_scenario, make_shipped.SCENARIOS)]
+    asked += [(one, [*one.compressors]) for one in map(make_shipped.of_paper, make_shipped.PAPERS)]
+    for scenario, choices in asked:
+        for choice in choices:
+            alone = replace(scenario, compressors=(choice,))
+            run = first_run(alone)
+            yield shipped.path_of(run.facts, folder), run.code, alone
+
+
+def first_run(alone: Scenario) -> Run:
+    """Return the training of a scenario with one method, without a learning rate."""
+    return Run(scenario=alone, choice=alone.compressors[0], rate=0, seed=0, until=0)
+
+
+def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
+    """Yield scenarios of one method each: all with the first seed, then with two, and so on;
+    `names`: of some scenarios, by default all."""
+    every = [load_scenario(*one) for one in make_shipped.LONG]
+    loaded = [one for one in every if not names or one.name in names]
+    if unknown := {*names} - {one.name for one in every}:
+        raise InputError(f"no long training {min(unknown)!r}")
+    plans = [plan_of(scenario) for scenario in loaded]
+    for seeds in range(1, 1 + max((plan.seeds for plan in plans), default=0)):
+        for scenario, plan in zip(loaded, plans, strict=True):
+            for choice in scenario.compressors if seeds <= plan.seeds else ():
+                yield replace(scenario, compressors=(choice,), train=replace(plan, seeds=seeds))
+
+
+def stale(folder: Path = shipped.FOLDER) -> list[Path]:
+    """Return damaged, outdated or unused files, except outdated long trainings."""
+    asked = {path: code for path, code, _ in files(folder)}
+    long = {shipped.path_of(first_run(one).facts, folder) for one in long_trainings()}
+    found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
+    return sorted(
+        path
+        for path, one in found.items()
+        if not one or (path not in long and one.code != asked.get(path))
+    )
 
 
 def made_here() -> str:

@@ -66,7 +66,7 @@ def test_every_remedy_fits(load: Any, model: str, given: list[str]) -> None:
     for text in remedies:
         words = re.findall(r"--set (\S+)", text)
         scenario = load(model, *given, *words)
-        held = scenario.memory_of(scenario.compressors[0])
+        held = scenario.tightest(scenario.compressors[0])[1]
         assert held.fits == ("perhaps" if ": may fit" in text else "yes")
 
 
@@ -101,7 +101,7 @@ def test_a_divided_optimizer_is_a_setting_and_on_more_gpus_a_remedy(load: Any) -
     text = texts_of(refusal)[-1]
     assert re.fullmatch(r"--set training.strategy=zero1 on 2 GPUs \(.* GiB\)", text)
     divided = load("gpt3_2.7b", *given, "cluster.nodes=2", "training.strategy=zero1")
-    assert divided.memory_of(divided.compressors[0]).fits == "yes"
+    assert divided.tightest(divided.compressors[0])[1].fits == "yes"
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt3_2.7b", *given, "cluster.nodes=2")
     first, *others = texts_of(refusal)
@@ -149,7 +149,7 @@ def test_what_fits_in_some_memory_fits_in_more(load: Any, given: list[int]) -> N
     for size in given:
         training = replace(scenario.training, device_memory=size << 30)
         less = replace(scenario, training=training)
-        held = [less.memory_of(choice) for choice in less.compressors]
+        held = [less.tightest(choice)[1] for choice in less.compressors]
         seen.append(tuple(order.index(one.fits) for one in held if one is not None))
     assert len(seen[0]) == len(scenario.compressors)
     for fewer, more in itertools.pairwise(seen):
@@ -200,7 +200,7 @@ def test_a_method_that_is_the_optimizer_is_counted_once(load: Any) -> None:
     scenario = load("gpt2", "compressors=[none, onebit_adam, dgc, topk]")
     found = {}
     for choice in scenario.compressors:
-        parts = {part.name: part.low for part in scenario.memory_of(choice).parts}
+        parts = {part.name: part.low for part in scenario.tightest(choice)[1].parts}
         own = parts.get("method", 0) + parts.get("optimizer", 0)
         found[choice.label] = own / scenario.model.parameters
     assert found == {"dense": 8, "onebit_adam": 12, "dgc": 8, "topk": 12}
@@ -228,7 +228,7 @@ def test_memory_with_checkpointing_is_that_of_a_scenario_with_it(load: Any) -> N
     given = "training.sequence=512", "training.precision=fp16"
     plain, full = load("gpt2_xl", *given), load("gpt2_xl", *given, "training.checkpointing=full")
     (text,) = checkpointed(plain, plain.compressors[0])
-    held = full.memory_of(full.compressors[0])
+    held = full.tightest(full.compressors[0])[1]
     assert text.startswith(
         f"--set training.checkpointing=full ({span(held.low, held.high)}: fits; passes"
     )

@@ -187,8 +187,16 @@ def test_what_sharded_weights_do_not_go_with_is_refused(
     ("strategy", "override", "hint"),
     [
         ("zero1", "training.gathered=int8", "write strategy: zero3, or zero2"),
-        ("zero2", "training.secondary=true", "with several nodes of several devices"),
-        ("zero3", "training.secondary=true", "with several nodes of several devices"),
+        (
+            "zero2",
+            "training.secondary=true",
+            "with several nodes of several devices, as many in each",
+        ),
+        (
+            "zero3",
+            "training.secondary=true",
+            "with several nodes of several devices, as many in each",
+        ),
     ],
 )
 def test_weights_that_nobody_gathers_so_are_refused(

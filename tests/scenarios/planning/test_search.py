@@ -93,7 +93,7 @@ def test_the_front_is_that_of_all_settings_by_the_first_strategy_that_fits() -> 
         for choice in site.scenario.compressors[: 1 if site.workers == 1 else 2]
     ]  # fmt: skip
     largest = max(layout.numel for layout in found._known["dense"].profile.buckets)
-    held = [work.scenario().memory_of(work.choices[0], largest) for work in works]
+    held = [work.scenario().tightest(work.choices[0], largest)[1] for work in works]
     sure = [work for work, one in zip(works, held, strict=True) if one and one.fits == "yes"]
     first = {
         (work.site.offer, work.site.nodes, work.micro_batch, work.checkpointing,

@@ -11,6 +11,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.provenance import provenance
+from gcsim.scenarios.running.simulate import Stage2
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
@@ -42,7 +43,7 @@ def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
     measured = measured_passes(scenario, profile)
     compute = training_times(facts, (layout,), scenario.cluster.device, measured)
     prices = PriceList(scenario.cluster.device)
-    found = provenance(scenario, [profile], ["key"], compute, [[]], prices=prices)
+    found = provenance(Stage2(scenario, [profile], {"stated": compute}, prices), ["key"], [[]])
     assert json.loads(json.dumps(found, allow_nan=False)) == found  # plain values
     return found
 

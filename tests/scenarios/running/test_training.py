@@ -17,7 +17,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import rows as rows_module
 from gcsim.scenarios.running import simulate
-from gcsim.scenarios.running.simulate import Uncertainty
+from gcsim.scenarios.running.simulate import Stage2, Uncertainty
 from gcsim.scenarios.uncertainty.worlds import Worlds
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
@@ -81,8 +81,7 @@ class Simulator:
 @pytest.fixture
 def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     found = Simulator()
-    for place in (simulate, rows_module):
-        monkeypatch.setattr(place, "predict", found.predict)
+    monkeypatch.setattr(simulate, "predict", found.predict)
     monkeypatch.setattr(
         module,
         "traffic_profiles",
@@ -199,8 +198,9 @@ def test_many_workers_never_train_faster_than_as_many_alone(
     )
     nothing = rows_module._without_exchange(profile("fp16"))
     prices = PriceList(scenario.cluster.device)
+    subject = Stage2(scenario, [nothing], {"stated": times}, prices)
     alone = rows_module._OneDevice(
-        scenario, nothing, times, prices, Uncertainty(inputs=(), worlds=Worlds({}, 1), draws=0)
+        subject, nothing, Uncertainty(inputs=(), worlds=Worlds({}, 1), draws=0)
     ).with_iterations_of(found)
     assert alone.iterations == found.iterations
     assert alone.iteration < found.iteration

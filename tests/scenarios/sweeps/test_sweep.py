@@ -467,7 +467,7 @@ def test_jobs_by_default_are_no_more_than_cores() -> None:
 
 
 def test_short_memory_means_fewer_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcsim.scenarios.sweeps.processes._free_memory", lambda: 100 << 20)
+    monkeypatch.setattr("gcsim.scenarios.sweeps.processes.free_memory", lambda: 100 << 20)
     assert default_jobs() == 1
 
 

@@ -117,7 +117,7 @@ def test_a_named_long_scenario_trains_nothing(name: str) -> None:
 
 def test_the_long_scenarios_tell() -> None:
     """No method is too short, as far as parameters say; a series differs in its model alone."""
-    alone = list(make_shipped.long_trainings())
+    alone = list(maker.long_trainings())
     assert [plan_of(one).seeds for one in alone] == sorted(plan_of(one).seeds for one in alone)
     named: dict[str, list[str]] = {}
     for one in alone:
@@ -134,8 +134,8 @@ def test_the_long_scenarios_tell() -> None:
         "characters_widths": 24,
     }
     assert len({*named["characters_widths"]}) == 3
-    model = make_shipped.first_run(alone[0]).facts["model"]
+    model = maker.first_run(alone[0]).facts["model"]
     assert isinstance(model, dict)
     assert "transformer" not in model  # fields at their defaults are in no file's name
-    paths = {shipped.path_of(make_shipped.first_run(one).facts) for one in alone}
+    paths = {shipped.path_of(maker.first_run(one).facts) for one in alone}
     assert len(paths) == 12 + 10 + 16 + 7 + 16 + 11 + 24

@@ -68,7 +68,7 @@ def trained_now(run: Run) -> Trajectory:
 
 def test_they_are_those_of_this_code() -> None:
     """`make trajectories` trains those that are stale again."""
-    assert not [path.name for path in make_shipped.stale()]
+    assert not [path.name for path in maker.stale()]
 
 
 @pytest.mark.parametrize("name", make_shipped.SCENARIOS)
@@ -154,7 +154,7 @@ def test_of_a_method_that_changed_it_is_trained_again(
     monkeypatch.setattr(
         shipped, "code_of", lambda entry, name: before(entry, name) + "new" * ("topk" in name)
     )
-    (stale,) = make_shipped.stale(shipped.FOLDER)
+    (stale,) = maker.stale(shipped.FOLDER)
     assert stale.name.startswith("topk-")
     del work[:]
     dense, topk = train_all(scenario, progress=SilentProgress())
@@ -222,7 +222,7 @@ def test_a_damaged_file_is_as_good_as_none(
     del work[:]
     train_all(scenario, progress=SilentProgress())
     assert {run.choice.kind for run in work} == {"none"}
-    assert make_shipped.stale(shipped.FOLDER) == [path]
+    assert maker.stale(shipped.FOLDER) == [path]
 
 
 def test_what_is_trained_otherwise_is_trained_here(

@@ -32,6 +32,7 @@ from gcsim.simulator.training import (
     Training,
 )
 from gcsim.traces.profile import Compute, Exchange
+from tests.scenarios.uncertainty.shared import just
 from tests.simulator.test_predict import COMPUTE, DENSE, cluster
 from tests.simulator.traffic import traffic
 from tests.simulator.world import NETWORK
@@ -67,8 +68,8 @@ def in_worlds(
     node: Cluster, training: Training, inputs: Sequence[Input], end: float
 ) -> tuple[World, Column]:
     """The world at an end of all inputs; iterations [ps] as stated, in it, and further ones."""
-    world = World({one.name: end for one in inputs})
-    drawn = Drawn(node, training, inputs, Worlds.of([world]).with_stated(inputs))
+    world = {one.name: end for one in inputs}
+    drawn = Drawn(node, training, inputs, just(world).with_stated(inputs))
     about = Approximation(
         drawn, node.nodes, training, COMPUTE, [HOOKED], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
@@ -123,9 +124,9 @@ def test_gathers_gate_passes_as_in_a_prediction(strategy: Any, end: float) -> No
         for one in uncertain_inputs(node, training, {"stated": COMPUTE})
         if one.main.field == "slowdown"
     ]
-    world = World({one.name: end for one in inputs})
+    world = {one.name: end for one in inputs}
     about = Approximation(
-        Drawn(node, training, inputs, Worlds.of([world]).with_stated(inputs)),
+        Drawn(node, training, inputs, just(world).with_stated(inputs)),
         node.nodes, training, COMPUTE, [profile], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
     found = about.iteration(profile) / 1e12
@@ -173,9 +174,9 @@ def test_slower_launches_count_once_per_payload(
     )
     found = uncertain_inputs(node, settings, {"stated": COMPUTE})
     (one,) = (each for each in found if each.main.key_path[-1] == "streaming")
-    world = World({one.name: end})
+    world = {one.name: end}
     about = Approximation(
-        Drawn(node, settings, [one], Worlds.of([world]).with_stated([one])),
+        Drawn(node, settings, [one], just(world).with_stated([one])),
         node.nodes, settings, COMPUTE, [profile], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
     times = about.iteration(profile) / 1e12

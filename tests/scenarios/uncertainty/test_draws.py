@@ -33,7 +33,7 @@ from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.figures import Figure, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.kernel_use import use
 from gcsim.scenarios.uncertainty.ranges import interval
-from gcsim.scenarios.uncertainty.worlds import FACTORS, World, Worlds, cluster_in, draw, training_in
+from gcsim.scenarios.uncertainty.worlds import FACTORS, cluster_in, draw, training_in
 from gcsim.simulator.collectives.nccl import enabled, predicted
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
@@ -42,6 +42,7 @@ from gcsim.simulator.predict import predict
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 from gcsim.traces.profile import Compute, Exchange, Layer, ModelFacts, Phase, Step, TrafficProfile
+from tests.scenarios.uncertainty.shared import just
 from tests.simulator.traffic import traffic
 
 
@@ -199,7 +200,7 @@ def test_each_part_of_a_range_is_drawn_once(
     inputs = [one("a", figure(low, factor * low, low)), one("b", figure(1.0, 2.0, 1.5))]
     worlds = draw(inputs, count, seed)
     for name in "ab":
-        shares = [world.slowness[name] for world in worlds]
+        shares = [world[name] for world in worlds]
         assert sorted(int(share * count) for share in shares) == list(range(count))
     drawn = worlds.values(inputs)[0][0]
     assert all(low * 0.9999 <= each <= factor * low * 1.0001 for each in drawn)
@@ -212,9 +213,7 @@ def test_each_part_of_a_range_is_drawn_once(
 def test_factors_and_any_other_input_fill_a_grid(side: int, seed: int) -> None:
     """By the definition of an orthogonal array of strength 2: each pair of levels occurs once."""
     worlds = draw([one(name, figure(1, 2, 1)) for name in (*FACTORS, "a", "b")], side**2, seed)
-    levels = {
-        name: [int(world.slowness[name] * side) for world in worlds] for name in worlds[0].slowness
-    }
+    levels = {name: [int(world[name] * side) for world in worlds] for name in worlds[0]}
     for first, second in combinations(levels, 2):
         if first in FACTORS:
             assert len(set(zip(levels[first], levels[second], strict=True))) == side**2
@@ -240,7 +239,7 @@ def test_inputs_are_independent(count: int) -> None:
 def test_draws_of_an_input_depend_on_its_name_alone(others: list[str]) -> None:
     alone = draw([one("a", figure(1, 2, 1))], 64, 3)
     among = draw([one(name, figure(1, 9, 1)) for name in (*others, "a")], 64, 3)
-    assert [w.slowness["a"] for w in among] == [w.slowness["a"] for w in alone]
+    assert [w["a"] for w in among] == [w["a"] for w in alone]
 
 
 @given(seed=st.integers(0, 1000), wide=st.floats(1.1, 30), wider=st.floats(1.01, 10))
@@ -254,7 +253,7 @@ def test_a_wider_range_never_gives_a_narrower_interval(
         worlds = draw(inputs, 64, seed)
         drawn = worlds.values(inputs)[0][0]
         low, high = interval(drawn)
-        return high - low, [world.slowness["b"] for world in worlds]
+        return high - low, [world["b"] for world in worlds]
 
     (narrow, others), (broad, same) = range_of(wide), range_of(wide * wider)
     assert broad >= narrow
@@ -280,7 +279,7 @@ def test_equal_links_are_one_input_and_classes_of_kernels_one_each(scenario: Sce
     assert len(found["the network's latency"].figures) == 2
     assert len(found["the device's bandwidth of random kernels"].figures) == 2
     assert len(found) == 3
-    world = World(dict.fromkeys(found, 1.0))
+    world = dict.fromkeys(found, 1.0)
     there = cluster_in(world, cluster, list(found.values()))
     assert there.network == there.nics[2]
     assert (there.network.latency, there.network.latency_range) == (Fraction(1, 100), None)
@@ -303,7 +302,7 @@ def test_an_uplinks_figures_are_drawn_and_a_stated_one_has_no_range(tmp_path: Pa
     assert (rate.unit, rate.measure) == ("B/s", "gcsim calibrate link")
     assert (rate.main.low, rate.main.high) == pytest.approx((1e6 / 8, 20.2e6 / 8))
     cluster = load_scenario(path).cluster
-    slow = cluster_in(World({"the uplink's bandwidth": 1.0}), cluster, [rate])
+    slow = cluster_in({"the uplink's bandwidth": 1.0}, cluster, [rate])
     assert slow.network.up is not None
     assert slow.network.up.bandwidth == 125_000
     assert slow.network.latency == cluster.network.latency
@@ -425,7 +424,7 @@ def test_draws_are_near_the_exact_simulation_of_their_worlds(
     found = rows(run(scenario))
     for number, world in enumerate(draw(inputs, 8, scenario.seed)):
         cluster = cluster_in(world, scenario.cluster_at(4), inputs)
-        there = longer(times["stated"], Worlds.of([world]).passes(inputs)[0])
+        there = longer(times["stated"], just(world).passes(inputs)[0])
         for method in METHODS:
             alone = predict(method, cluster, there, training=training, spans=False).iteration
             about = found[method.compressor].iteration_draws_s[number]
@@ -496,7 +495,7 @@ def compare(
     exact_times: list[list[float]] = [[] for _ in methods]
     for world in draw(inputs, scenario.draws, scenario.seed):
         there = cluster_in(world, cluster, inputs)
-        compute = longer(times["stated"], Worlds.of([world]).passes(inputs)[0])
+        compute = longer(times["stated"], just(world).passes(inputs)[0])
         changed = training_in(world, training, inputs)
         for method, known_times in zip(methods, exact_times, strict=True):
             alone = predict(method, there, compute, training=changed, spans=False)
@@ -541,7 +540,7 @@ def test_the_printed_interval_holds_80_percent_of_exact_worlds(
         [
             predict(
                 method, cluster_in(world, scenario.cluster_at(4), inputs),
-                longer(times["stated"], Worlds.of([world]).passes(inputs)[0]),
+                longer(times["stated"], just(world).passes(inputs)[0]),
                 training=training_in(world, training, inputs), spans=False,
             ).iteration
             for method in METHODS

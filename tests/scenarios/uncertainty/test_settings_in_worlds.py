@@ -17,16 +17,18 @@ from gcsim.scenarios.advice.question import LOCAL, Words, ask
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.running.installed import as_installed
 from gcsim.scenarios.running.simulate import (
+    Stage2,
     as_carried,
     compute_times,
     simulate,
     with_batches_by_speed,
 )
 from gcsim.scenarios.uncertainty.figures import kinds_of_devices
-from gcsim.scenarios.uncertainty.worlds import Worlds, cluster_in, training_in
+from gcsim.scenarios.uncertainty.worlds import cluster_in, training_in
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import predict
+from tests.scenarios.uncertainty.shared import just
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -119,7 +121,7 @@ def errors_of(words: dict[str, Any], overrides: Sequence[str]) -> list[float]:
     compute = compute_times(scenario, profiles[0], engine.passes)
     prices = PriceList(scenario.cluster.device)
     found, uncertainty = simulate(
-        scenario, profiles, compute, prices, SilentProgress(), spans=False, shapes=False
+        Stage2(scenario, profiles, compute, prices), SilentProgress(), spans=False, shapes=False
     )
     [nodes] = scenario.node_counts
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
@@ -132,7 +134,7 @@ def errors_of(words: dict[str, Any], overrides: Sequence[str]) -> list[float]:
         kinds = kinds_of_devices(cluster)
         of = [next(k for k in kinds if cluster.groups[k].device is group.device)
               for group in cluster.groups] or [0]  # fmt: skip
-        drawn = Worlds.of([world])
+        drawn = just(world)
         passes = [drawn.passes(uncertainty.inputs, kind)[0] for kind in of]
         first, *others = (
             longer(compute["stated"].of_group(group), factor) for group, factor in enumerate(passes)
