@@ -349,7 +349,8 @@ def _group(text: str, words: Words) -> dict[str, Any]:
         hint = f"write it like {_GROUP_EXAMPLE}: nodes, GPUs of each, device, network"
         raise InputError(f"{text!r:.60} is not a group of nodes", hint=hint)
     group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device_named(found["device"])}
-    group["devices_per_node"] = int(found["gpus"] or words.gpus or 1)
+    if found["gpus"]:
+        group["devices_per_node"] = int(found["gpus"])
     if found["nics"]:
         group["nics_per_node"] = int(found["nics"])
     if found["network"]:

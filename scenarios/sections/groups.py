@@ -35,8 +35,8 @@ _ONLY_THEIRS = {
 
 
 def bring_to_form(document: Document) -> None:
-    """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device, or
-    groups together with keys of a cluster without groups."""
+    """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device, for
+    groups together with keys of a cluster without groups, or for a `--set` that no group uses."""
     cluster = document.data.get("cluster")
     if not isinstance(cluster, dict) or cluster.get("groups") is None:
         return
@@ -102,6 +102,12 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
             message = f" = {nodes!r:.40} is not a number of nodes"
             hint = "write 1 or more, and leave empty groups out"
             yield document.problem((*at, "nodes"), message, hint)
+    for key in _OWN:
+        own = [number for number, group in enumerate(groups) if key in group]
+        changed = [where for where in document.values if where[:2] == ("cluster", key)]
+        if len(own) == len(groups) and any(document.place(w).startswith("--") for w in changed):
+            hint = f"change that of a group: cluster.groups.0.{key}"
+            yield document.problem(changed[0], ": every group has its own", hint)
     for key, instead in _OF_ALL.items():
         if len(groups) == 1 and key in groups[0]:
             yield document.problem(

@@ -208,6 +208,19 @@ def test_nodes_of_unlike_size_have_no_parts_of_equal_size(
     assert expected in found
 
 
+def test_a_setting_of_all_groups_that_each_of_them_states_is_no_silent_change(
+    tmp_path: Path,
+) -> None:
+    """In a file it may stand as the default of a group to come; a change of it changes nothing."""
+    own = "network: 40gbe, devices_per_node"
+    text = replaced(GROUPS, "devices_per_node: 2, intra", f"{own}: 2, intra")
+    assert load(tmp_path, text).cluster.nic(0).name == "40gbe"
+    for change in ("cluster.network=1gbe", "cluster.network.bandwidth=1 Gbit/s"):
+        (found,) = problems(tmp_path, text, change)
+        assert "cluster.network: every group has its own; change that of a group" in found
+    assert load(tmp_path, GROUPS, "cluster.network=1gbe").cluster.nic(0).name == "1gbe"
+
+
 def test_groups_are_a_list_and_one_group_has_the_scenarios_batch(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, ONE, "cluster={groups: {nodes: 4}}")
     assert "cluster.groups is not a list of groups of nodes; write a list: groups: [{" in found
