@@ -77,38 +77,37 @@ def chrome_trace(result: Result) -> str:
             "for each compressor, the first node's ranks and the one that ends last, because "
             f"there are more than {LIMIT} spans"
         )
-    node_size = largest.workers // largest.nodes
+    groups = result.scenario.get("cluster", {}).get("groups") or [{}]
+    of_first = groups[0].get("devices_per_node", largest.workers // largest.nodes)
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     lines = [
         encode(event)
         for number, timeline in enumerate(result.timelines, start=1)
-        for event in _events(timeline, number, node_size, cut=cut)
+        for event in _events(timeline, number, largest.workers, of_first if cut else 0)
     ]
     head = json.dumps(about, ensure_ascii=False)
     body = ",\n".join(lines)
     return f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n{body}\n]}}\n'
 
 
-def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> Iterator[Event]:
-    """Yield the events of one method: first names, then activities by time."""
+def _events(timeline: Timeline, number: int, workers: int, of_first: int) -> Iterator[Event]:
+    """Yield the events of one method: first names, then activities by time. `of_first`: ranks of
+    the first node, if only these and the last one are shown; 0: all ranks are."""
     if not timeline.spans:
         return
-    kept = _kept_ranks(timeline, node_size) if cut else {span.rank for span in timeline.spans}
+    kept = {span.rank for span in timeline.spans}
+    if of_first:  # and the one that ends last, the lowest of several
+        last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank))
+        kept = {*range(of_first), last.rank}
     spans = tuple(span for span in timeline.spans if span.rank in kept)
     method = Method(number=number, spans=spans, timeline=timeline)
-    ranks = plural(timeline.nodes * node_size, "rank")
+    ranks = plural(workers, "rank")
     yield _metadata(method, "process_name", name=f"{timeline.label}, {ranks}")
     yield _metadata(method, "process_labels", labels=f"{timeline.phase} iteration")
     yield _metadata(method, "process_sort_index", sort_index=number)
     names, slices = _tracks(method)
     yield from names
     yield from sorted([*slices, *_counters(method), *_arrows(method)], key=_by_time)
-
-
-def _kept_ranks(timeline: Timeline, node_size: int) -> set[int]:
-    """Return the first node's ranks and the rank that ends last (the lowest of several)."""
-    last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank))
-    return {*range(node_size), last.rank}
 
 
 def _by_time(event: dict[str, Any]) -> tuple[float, float]:

@@ -211,8 +211,9 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def window(cls, parameters: P) -> int:
-        """Return how many steps are judged together: the interval if replicas differ, else 1."""
-        return 1
+        """Return how many steps are judged together: the period if replicas differ, else 1."""
+        alike = cls.properties(parameters).replicas == "identical"
+        return 1 if alike else cls.period(parameters)
 
 
 def add_all(

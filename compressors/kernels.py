@@ -83,11 +83,6 @@ def spread(elements: int) -> str:
     return f"2^{2 * (max(0, elements - 1).bit_length() + 1 >> 1)}"
 
 
-def by_class(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
-    """Add up costs of the same class, whatever their names."""
-    return total(replace(cost, name="", part=False) for cost in costs)
-
-
 def joined(first: KernelCost, second: KernelCost) -> KernelCost:
     """Return the sum of two costs with the class and name of the first."""
     summed = ("launches", "elements", "nbytes", "flops", "work")

@@ -39,9 +39,8 @@ class AllGather:
     payload: Tensor
     variable: bool = False
     part: bool = False
-    lengths: tuple[Iterable[Tensor], ...] = ()
-    """Replies of the preceding gathers of lengths, int64 as bytes. There are several if several
-    payloads are packed into this one behind their lengths (`options/fusing.py`)."""
+    lengths: Iterable[Tensor] | None = None
+    """Reply of the preceding gather of lengths, int64 as bytes."""
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]
@@ -109,6 +108,6 @@ def gather_variable(
     length = torch.tensor([payload.numel()], dtype=torch.int64).view(torch.uint8)
     told: Iterable[Tensor] = yield AllGather(payload=length)
     payloads: Iterable[Tensor] = yield AllGather(
-        payload=payload, variable=True, part=part, lengths=(told,)
+        payload=payload, variable=True, part=part, lengths=told
     )
     return payloads

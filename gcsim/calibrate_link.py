@@ -116,17 +116,11 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _sizes(options: argparse.Namespace) -> Iterator[int]:
+    from gcsim.cli.options import parsed
     from gcsim.units import parse_bytes
 
-    bounds = []
-    for name in ("min_size", "max_size"):
-        place = f"--{name.replace('_', '-')}"
-        try:
-            bounds.append(parse_bytes(getattr(options, name)))
-        except InputError as error:
-            first = error.problems[0]
-            raise InputError(first.message, place=place, hint=first.hint) from None
-    smallest, largest = bounds
+    smallest = parsed("--min-size", parse_bytes, options.min_size)
+    largest = parsed("--max-size", parse_bytes, options.max_size)
     if not 0 < smallest * _GROWTH**2 <= largest:
         message = f"from {smallest:,} to {largest:,} bytes there are fewer than three sizes"
         raise InputError(message, place="--min-size", hint=f"sizes grow by factors of {_GROWTH}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import fcntl
 import grp
 import hashlib
 import io
@@ -31,11 +32,6 @@ from typing import IO, Any
 import platformdirs
 
 from gcsim.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # not on every system
-    fcntl = None  # type: ignore[assignment]
 
 _MINE = ".gcsim-"  # in names of temporary files and folders, which are next to their destinations
 
@@ -237,8 +233,6 @@ def lock(file: IO[str] | int, *, wait: bool = False, shared: bool = False) -> No
 
     Raises `BlockingIOError` if another process has the lock, `OSError` if locks are unsupported.
     """
-    if fcntl is None:
-        raise OSError(errno.ENOTSUP, "this system has no locks")
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
 

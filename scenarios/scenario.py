@@ -175,7 +175,7 @@ class Scenario:
 
     def training_at(self, nodes: int) -> Training:
         """Return the training on `nodes` nodes, without settings of absent nodes."""
-        workers = nodes * self.cluster.devices_per_node
+        workers = self.cluster_at(nodes).workers
         slow = {node: factor for node, factor in self.training.slow_nodes.items() if node < nodes}
         ranks = {r: factor for r, factor in self.training.slow_workers.items() if r < workers}
         faults = self.training.faults
@@ -194,4 +194,5 @@ def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
         if left > 0:
             groups.append(replace(group, nodes=min(left, group.nodes)))
         left -= group.nodes
-    return replace(cluster, nodes=nodes, nics=nics, buses=buses, groups=tuple(groups))
+    sizes = cluster.sizes[:nodes]
+    return replace(cluster, nodes=nodes, sizes=sizes, nics=nics, buses=buses, groups=tuple(groups))

@@ -6,8 +6,9 @@ exchange merges those of its buckets; equal kernels are launched once for the wh
 
 - An all-reduce becomes a reduce-scatter (Gloo, which has none, still all-reduces).
 - An all-gather of payloads becomes an all-to-all, in which each rank receives and decodes its part
-  of every payload. With several devices per node this takes two hops, as in ZeRO++: one inside the
-  nodes; then each rank encodes its part of the node's sum again and exchanges it between nodes.
+  of every payload. With equally many devices in each node this takes two hops, as in ZeRO++: one
+  inside the nodes; then each rank encodes its part of the node's sum again and exchanges it between
+  nodes.
 - An all-to-all followed by an all-gather of the results keeps only the all-to-all.
 
 With `hsdp` the devices of a node gather weights and reduce-scatter uncompressed gradients among
@@ -71,7 +72,7 @@ def as_sharded(profile: TrafficProfile, training: Training, cluster: Cluster) ->
                 gathered=size * (1 if byte else training.weight_bytes),
                 gathers=gathers if number else 1, secondary=training.secondary,
                 workers=profile.workers, by_gloo=by_gloo, inside=inside,
-                hop=devices if cluster.nodes > 1 and not inside else 1,
+                hop=devices if cluster.nodes > 1 and not (inside or cluster.sizes) else 1,
             )  # fmt: skip
             exchanges.append(joined(tuple(step.exchanges[n] for n in members), unit))
         return replace(step, exchanges=tuple(exchanges))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from itertools import accumulate
 from typing import Annotated, Literal
 
 from gcsim.compressors.lockstep import Scope
 from gcsim.fields import INTERNAL, Bytes, Count, RangeOf, Setting
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Host, Sums
+from gcsim.simulator.host import Devices, Host, Sums
 from gcsim.simulator.network.links import Link
 
 TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
@@ -159,7 +161,8 @@ def one_link_of(link: Link, count: int) -> Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Consecutive nodes with one kind of device; their links are in `Cluster.nics` and `buses`."""
+    """Consecutive nodes with one kind of device; their links are in `Cluster.nics` and `buses`, the
+    number of their devices in `Cluster.sizes`."""
 
     nodes: int
     device: Device
@@ -167,21 +170,22 @@ class NodeGroup:
 
 
 def whole_batches(
-    samples: int, speeds: Sequence[float | Fraction], nodes: Sequence[int]
+    samples: int, speeds: Sequence[float | Fraction], workers: Sequence[int]
 ) -> list[int]:
-    """Return a worker's samples for each group, in proportion to its speed. Summed over one worker
-    per node they equal `samples`, except for rounding to whole samples per worker."""
-    total = sum(speed * count for speed, count in zip(speeds, nodes, strict=True))
+    """Return a worker's samples for each group, in proportion to its speed. Summed over all workers
+    they equal `samples`, except for rounding to whole samples per worker."""
+    total = sum(speed * count for speed, count in zip(speeds, workers, strict=True))
     return [max(1, round(samples * speed / total)) for speed in speeds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`nodes` machines with `devices_per_node` workers each. Worker r is device r mod
-    devices_per_node of node r // devices_per_node."""
+    """`nodes` machines with `devices_per_node` workers each, numbered node by node."""
 
     nodes: int
-    devices_per_node: int
+    devices_per_node: int  # the largest number, if `sizes` differ
+    sizes: tuple[int, ...] = ()
+    """Number of devices of each node, in order, if it differs; empty: `devices_per_node`."""
     device: Device  # device of all nodes, or of the first group
     groups: tuple[NodeGroup, ...] = ()
     """Groups of nodes, in order, if devices differ; empty: all nodes have `device`."""
@@ -212,7 +216,20 @@ class Cluster:
     @property
     def workers(self) -> int:
         """Number of devices."""
-        return self.nodes * self.devices_per_node
+        return sum(self.sizes) if self.sizes else self.nodes * self.devices_per_node
+
+    @property
+    def devices_by_node(self) -> Devices:
+        """Number of devices of every node, or of each one if it differs."""
+        return self.sizes or self.devices_per_node
+
+    def ranks_of(self, node: int) -> range:
+        """Return the ranks of a node."""
+        devices = self.devices_per_node
+        if not self.sizes:
+            return range(node * devices, (node + 1) * devices)
+        first = sum(self.sizes[:node])
+        return range(first, first + self.sizes[node])
 
     def ranks_in(self, scope: Scope) -> int:
         """Return the number of ranks in a collective of this scope."""
@@ -302,13 +319,16 @@ class Cluster:
 
     def node_of(self, rank: int) -> int:
         """Return the node of a rank."""
-        return rank // self.devices_per_node
+        if not self.sizes:
+            return rank // self.devices_per_node
+        return bisect_right(tuple(accumulate(self.sizes)), rank)
 
     @property
     def devices(self) -> str:
         """ "4 x 8 a100_sxm_80gb + 8 x 8 v100": nodes, devices of each, and their name."""
         return " + ".join(
-            f"{nodes} x {self.devices_per_node} {device.name}" for _, nodes, device in self.kinds
+            f"{nodes} x {len(self.ranks_of(first))} {device.name}"
+            for first, nodes, device in self.kinds
         )
 
     @property
@@ -322,16 +342,17 @@ class Cluster:
     @property
     def ranks_of_groups(self) -> tuple[int, ...]:
         """Number of ranks of each group; empty without groups."""
-        return tuple(group.nodes * self.devices_per_node for group in self.groups)
+        return tuple(
+            nodes * len(self.ranks_of(first)) for first, nodes, _ in self.kinds if self.groups
+        )
 
     @property
     def batches(self) -> Fraction:
         """Samples of all workers' micro-batches, in units of the scenario's batch size."""
         if not self.groups:
             return Fraction(self.workers)
-        return self.devices_per_node * sum(
-            (group.nodes * group.batch for group in self.groups), Fraction(0)
-        )
+        counts = zip(self.ranks_of_groups, self.groups, strict=True)
+        return sum((ranks * group.batch for ranks, group in counts), Fraction(0))
 
     def all_like(self, group: int) -> Cluster:
         """Return the cluster with a group's device in every node, on the same links."""

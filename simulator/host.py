@@ -55,6 +55,22 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 
 Count = NDArray[np.int64]
 MANY = 4096  # more cores than the processes of any machine can use
+Devices = int | tuple[int, ...]
+"""Number of devices of every node, or of each one. Ranks are numbered node by node."""
+
+
+def node_of_ranks(ranks: int, devices: Devices) -> Count:
+    """Return the node of each rank, `[p]`."""
+    if isinstance(devices, int):
+        return np.arange(ranks, dtype=np.int64) // devices
+    return np.repeat(np.arange(len(devices), dtype=np.int64), devices)
+
+
+def first_ranks(nodes: int, devices: Devices) -> Count:
+    """Return the first rank of each node, `[nodes]`."""
+    if isinstance(devices, int):
+        return np.arange(nodes, dtype=np.int64) * devices
+    return np.cumsum((0, *devices[:-1]), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,7 +83,7 @@ class Traffic:
     copied: int = 0  # bytes that each rank copies out of the library's own buffer
 
     @staticmethod
-    def none(ranks: int, devices: int) -> Traffic:
+    def none(ranks: int, devices: Devices) -> Traffic:
         """Return traffic without messages."""
         return Traffic.of_ranks([0] * ranks, [0] * ranks, devices)
 
@@ -81,10 +97,14 @@ class Traffic:
 
     @staticmethod
     def of_ranks(
-        ends: Count | Sequence[int], nbytes: Count | Sequence[int], devices: int, *, copied: int = 0
+        ends: Count | Sequence[int],
+        nbytes: Count | Sequence[int],
+        devices: Devices,
+        *,
+        copied: int = 0,
     ) -> Traffic:
-        """Return the traffic of ranks `[p]`, numbered node by node, `devices` per node."""
-        number = np.arange(len(ends), dtype=np.int64) // devices
+        """Return the traffic of ranks `[p]`, numbered node by node."""
+        number = node_of_ranks(len(ends), devices)
         ends, nbytes = (np.asarray(each, dtype=np.int64) for each in (ends, nbytes))
         return Traffic(ends=ends, nbytes=nbytes, machines=number, copied=copied)
 

@@ -202,27 +202,32 @@ class GroupPlanner:
 
     def _together(self, plans: Sequence[StepPlan]) -> StepPlan:
         lead = max(plans, key=_work)
-        served = [
-            replace(
-                plan,
-                buckets=tuple(
-                    replace(
-                        own,
-                        behind=first.behind,
-                        exit_delays=_longest([work.exit_delays for work in works]),
-                        server_times=_longest([work.server_times for work in works]),
-                    )
-                    for own, first, *works in zip(
-                        plan.buckets, lead.buckets, *(each.buckets for each in plans), strict=True
-                    )
-                ),
+        shared = [
+            (
+                first.behind,
+                _longest([work.exit_delays for work in works]),
+                _longest([work.server_times for work in works]),
             )
-            for plan in plans
+            for first, *works in zip(lead.buckets, *(each.buckets for each in plans), strict=True)
+        ]
+        served = [
+            replace(plan, buckets=tuple(map(_with_shared, plan.buckets, shared))) for plan in plans
         ]
         if all(plan == served[0] for plan in served):
             return served[0]
         groups = tuple(zip(self._counts, served, strict=True))
         return replace(served[list(plans).index(lead)], groups=groups)
+
+
+_Shared = tuple[tuple[int, ...], tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
+"""Order of service, delays of exits and times of servers of a bucket, the same in all groups."""
+
+
+def _with_shared(work: BucketWork, shared: _Shared) -> BucketWork:
+    behind, exits, served = shared
+    if (work.behind, work.exit_delays, work.server_times) == shared:
+        return work
+    return replace(work, behind=behind, exit_delays=exits, server_times=served)
 
 
 def _work(plan: StepPlan) -> Picoseconds:

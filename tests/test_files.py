@@ -1,6 +1,7 @@
 """What is temporary goes with its process: at its end, or when the next one comes."""
 
 import csv
+import errno
 import io
 import os
 import re
@@ -147,7 +148,10 @@ def test_what_only_has_such_a_name_is_not_followed(tmp_path: Path) -> None:
 def test_without_locks_nothing_is_taken_for_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "fcntl", None)
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
     other = tmp_path / "gradients-abc"
     other.mkdir()
     use(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.process import printed
 
-FACES = ("gcsim", "gcsim.compressors", "gcsim.analysis.validation", "gcsim.simulator.collectives")
+FACES = ("gcsim", "gcsim.compressors", "gcsim.simulator.collectives")
 
 
 def typed_names(module: object) -> dict[str, tuple[str, str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.bucket import BucketLayout
 
 FIRST_BYTES = 1024 * 1024
 CAP_BYTES = 25 * 1024 * 1024
@@ -32,17 +32,14 @@ def bucket_layouts(
     shapes in the order of `model.parameters()`, `ready_order` their indices as gradients become
     ready; the default is the reverse order, as in a chain of layers whose biases come first. Limits
     are in bytes."""
-    layouts: list[BucketLayout] = []
-    open_slices: list[TensorSlice] = []
-    offset = 0
+    buckets: list[list[tuple[str, int, tuple[int, ...]]]] = [[]]
+    elements = 0
     for index in ready_order or reversed(range(len(parameters))):
         name, shape = parameters[index]
-        piece = TensorSlice(name=name, shape=tuple(shape), offset=offset, index=index)
-        open_slices.append(piece)
-        offset += math.prod(shape)
-        if _FLOAT32 * offset >= (cap if layouts else first):
-            layouts.append(BucketLayout(index=len(layouts), slices=tuple(open_slices)))
-            open_slices, offset = [], 0
-    if open_slices:
-        layouts.append(BucketLayout(index=len(layouts), slices=tuple(open_slices)))
-    return tuple(layouts)
+        buckets[-1].append((name, index, tuple(shape)))
+        elements += math.prod(shape)
+        if _FLOAT32 * elements >= (cap if len(buckets) > 1 else first):
+            buckets.append([])
+            elements = 0
+    filled = filter(None, buckets)
+    return tuple(BucketLayout.behind(number, pieces) for number, pieces in enumerate(filled))

@@ -30,7 +30,7 @@ from gcsim.traces.models.own_code import own_mistakes
 from gcsim.traces.models.ready_order import noted_order, whole_order
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.moments import Moments, Segment, second_moments
+from gcsim.traces.moments import Moments, second_moments
 from gcsim.traces.profile import Costs
 from gcsim.traces.tasks.registry import Task
 
@@ -112,23 +112,15 @@ class LiveTrainer:
             yield loss
 
     def gradients(
-        self,
-        iterations: int,
-        workers: int,
-        *,
-        with_second_moments: bool = False,
-        segment: Segment | None = None,
+        self, iterations: int, workers: int, *, with_second_moments: bool = False
     ) -> Iterator[WorkerGradients]:
         """Yield the gradients of consecutive iterations, worker by worker, even if not finite.
-        `segment` meters the additional arithmetic of second moments. Raises `InputError` if a
-        parameter gets no gradient."""
+        Raises `InputError` if a parameter gets no gradient."""
         for iteration in range(iterations):
             mean: list[Tensor] = []
             for worker in range(workers):
                 first = iteration == worker == 0
-                loss, moments = self._pass(
-                    worker, self._batch_size, with_second_moments, segment, first
-                )
+                loss, moments = self._pass(worker, self._batch_size, with_second_moments, first)
                 own = self._gradients()
                 if mean:
                     torch._foreach_add_(mean, own, alpha=1 / workers)
@@ -146,12 +138,7 @@ class LiveTrainer:
             self._advance(mean)
 
     def _pass(
-        self,
-        worker: int,
-        samples: int,
-        with_second_moments: bool = False,
-        segment: Segment | None = None,
-        first: bool = False,
+        self, worker: int, samples: int, with_second_moments: bool = False, first: bool = False
     ) -> tuple[float, Moments | None]:
         """Run forward and backward on a worker's next batch, which fills the parameters' `grad`."""
         inputs, labels = self._task.batch(samples, worker=worker, step=self._step)
@@ -176,11 +163,7 @@ class LiveTrainer:
                 else:
                     watched.backward(losses)
             self.ready_order = self.ready_order or whole_order(order, len(self._parameters))
-            moments = (
-                None
-                if watched is None
-                else watched.accumulate(segment if first else None, check=first)
-            )
+            moments = None if watched is None else watched.accumulate(metered=first, check=first)
             return float(losses.detach().sum()), moments
 
     def _gradients(self) -> list[Tensor]:

@@ -31,27 +31,16 @@ weight that is also used outside its layer is detected: the samples do not add u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
 from gcsim.traces.profile import Costs
-
-
-class Metered(Protocol):
-    """Result of a meter's context manager."""
-
-    def costs(self) -> tuple[KernelCost, ...]:
-        """Return the kernels that ran inside, by class."""
-
-
-Segment = Callable[[], AbstractContextManager[Metered]]
-"""Opens a metered stretch of computation, e.g. `gcsim.compressors.meter.segment`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,6 +146,8 @@ class SecondMoments:
 
     def follow(self) -> None:
         """Wait for one forward and backward pass by the caller; forget the previous one."""
+        if not self._handles:
+            self.watch()
         self._calls.clear()
         self._following = True
 
@@ -165,7 +156,7 @@ class SecondMoments:
         gradients: Sequence[Tensor],
         scale: float = 1.0,
         *,
-        segment: Segment | None = None,
+        metered: bool = False,
         check: bool = True,
     ) -> Moments:
         """Return the second moments of the pass after `follow`, whose loss was a sum over samples.
@@ -183,7 +174,7 @@ class SecondMoments:
                 hint="record without second moments, and leave out the compressors that need them",
             )
         whole = [gradient * scale for gradient in gradients] if check else None
-        values, costs = self._closed_forms(segment, whole)
+        values, costs = self._closed_forms(metered, whole)
         return Moments(values=tuple(v for v in values if v is not None), costs=costs)
 
     def _without_closed_form(self, batch: int) -> list[int]:
@@ -205,21 +196,21 @@ class SecondMoments:
             return False
         return call.given.dim() == 4 if isinstance(layer, torch.nn.Conv2d) else call.given.dim() > 1
 
-    def accumulate(self, segment: Segment | None = None, *, check: bool = True) -> Moments:
-        """Return the second moments after `backward`; `segment` is entered around each parameter's
-        part. With `check` (about a tenth of the time; once per model is enough) raises `InputError`
-        if a weight is also used outside its layer."""
+    def accumulate(self, *, metered: bool = False, check: bool = True) -> Moments:
+        """Return the second moments after `backward`, and with `metered` their kernels. With
+        `check` (about a tenth of the time; once per model is enough) raises `InputError` if a
+        weight is also used outside its layer."""
         assert self._losses is not None
         whole = [parameter.grad for _, parameter in self._parameters] if check else None
-        values, costs = self._closed_forms(segment, whole)
+        values, costs = self._closed_forms(metered, whole)
         if self._slow:
-            with _metered(segment, self._slow[0], costs):
+            with _metered(metered, self._slow[0], costs):
                 for number, value in zip(self._slow, self._sample_by_sample(), strict=True):
                     values[number] = value
         return Moments(values=tuple(v for v in values if v is not None), costs=costs)
 
     def _closed_forms(
-        self, segment: Segment | None, whole: Sequence[Tensor | None] | None
+        self, metered: bool, whole: Sequence[Tensor | None] | None
     ) -> tuple[list[Tensor | None], dict[int, Costs]]:
         """Return the second moments of each parameter whose layer has a closed form, checked
         against `whole`, the gradients."""
@@ -234,7 +225,7 @@ class SecondMoments:
                         continue
                     assert call is not None
                     assert call.given is not None
-                    with _metered(segment, number, costs):
+                    with _metered(metered, number, costs):
                         values[number] = moment(layer, role, call.given, call.output_gradient)
                     if whole is not None:
                         self._check_alone(number, layer, role, call, whole[number])
@@ -289,11 +280,11 @@ def second_moments(model: nn.Module) -> Iterator[SecondMoments]:
 
 
 @contextmanager
-def _metered(segment: Segment | None, number: int, costs: dict[int, Costs]) -> Iterator[None]:
-    with segment() if segment is not None else nullcontext() as meter:
+def _metered(wanted: bool, number: int, costs: dict[int, Costs]) -> Iterator[None]:
+    with meter.segment() if wanted else nullcontext() as recorder:
         yield
-    if meter is not None:
-        costs[number] = meter.costs()
+    if recorder is not None:
+        costs[number] = recorder.costs()
 
 
 _LIMIT = 64 * 1024 * 1024
@@ -301,14 +292,17 @@ _LIMIT = 64 * 1024 * 1024
 
 
 def has_closed_form(layer: nn.Module) -> bool:
-    """Whether `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one process) or a
-    sequence layer, with its own weight and bias."""
+    """Whether `layer` is exactly torch's Linear, Conv2d, a normalisation (of one process) or an
+    embedding, with its own weight and bias; not an embedding that changes its weight during the
+    pass (`max_norm`), or whose gradient is scaled over the batch or sparse."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
     if "weight" not in own or not own <= {"weight", "bias"}:  # weight norm, parametrisations
         return False
     if type(layer) is torch.nn.Conv2d:
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return type(layer) is torch.nn.Linear or _is_batch_norm(layer) or _is_sequence_layer(layer)
+    if type(layer) is torch.nn.Embedding:
+        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+    return type(layer) is torch.nn.Linear or _is_batch_norm(layer) or is_norm(layer)
 
 
 def _is_batch_norm(layer: nn.Module) -> bool:
@@ -320,14 +314,12 @@ def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) 
     """Return the second moment of the layer's weight or bias (`role`), in its shape."""
     if gradient is None:  # the loss does not depend on this layer's output
         return torch.zeros_like(layer.get_parameter(role))
-    if _is_sequence_layer(layer):
-        return _sequence_moment(layer, role, given, gradient)
-    if role == "bias":
-        return _bias_moment(channels_last(layer, gradient))
+    if isinstance(layer, torch.nn.Embedding):
+        return _embedding_moment(layer, given, gradient)
+    if role == "bias" or is_norm(layer) or _is_batch_norm(layer):
+        return _samples(layer, role, given, gradient).square().sum(0)
     if isinstance(layer, torch.nn.Conv2d):
         return _conv2d_moment(layer, given, gradient)
-    if _is_batch_norm(layer):
-        return _bias_moment(channels_last(layer, gradient * _normalised(layer, given)))
     return _linear_moment(given, gradient)
 
 
@@ -337,12 +329,15 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
     from torch.nn.grad import conv2d_weight
 
     scale = float(gradient.abs().sum())
-    if _is_sequence_layer(layer):
-        expected, largest = _sequence_sum(layer, role, given, gradient)
-        found = found.sum(1) if isinstance(layer, torch.nn.Embedding) else found
-        scale *= largest
-    elif role == "bias":
-        expected = channels_last(layer, gradient).flatten(0, -2).sum(0)
+    if isinstance(layer, torch.nn.Embedding):
+        expected = gradient.new_zeros(layer.num_embeddings)
+        expected.index_add_(0, given.flatten(), gradient.sum(-1).flatten())
+        if layer.padding_idx is not None:
+            expected[layer.padding_idx] = 0
+        found = found.sum(1)
+    elif role == "bias" or is_norm(layer) or _is_batch_norm(layer):
+        expected = _samples(layer, role, given, gradient).sum(0)
+        scale *= 1.0 if role == "bias" else float(normalised(layer, given).abs().max())
     elif isinstance(layer, torch.nn.Conv2d):
         batch, outputs, *places = gradient.shape
         summed = gradient.view(batch, layer.groups, outputs // layer.groups, *places).sum(2)
@@ -357,10 +352,6 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
         )
         found = found.view(layer.groups, -1, *layer.weight.shape[1:]).sum(1)
         scale *= float(given.abs().max())
-    elif _is_batch_norm(layer):
-        normalised = _normalised(layer, given)
-        expected = channels_last(layer, gradient * normalised).flatten(0, -2).sum(0)
-        scale *= float(normalised.abs().max())
     else:
         expected = gradient.flatten(0, -2).sum(1) @ given.flatten(0, -2)
         found = found.sum(0)
@@ -374,10 +365,15 @@ def channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
     return gradient.movedim(1, -1) if second else gradient
 
 
-def _normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """Return the input that the layer scales and shifts: normalised over this batch, or in a frozen
-    layer with its stored statistics."""
-    assert isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
+def normalised(layer: nn.Module, given: Tensor) -> Tensor:
+    """Return the input that the layer scales and shifts; of a batch normalisation over this batch,
+    or in a frozen layer with its stored statistics."""
+    if isinstance(layer, torch.nn.LayerNorm):
+        shape = list(layer.normalized_shape)
+        return torch.nn.functional.layer_norm(given, shape, eps=layer.eps)
+    if not isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+        assert isinstance(layer, torch.nn.RMSNorm)
+        return torch.nn.functional.rms_norm(given, list(layer.normalized_shape), eps=layer.eps)
     frozen = not layer.training and layer.running_mean is not None
     mean, variance = (layer.running_mean, layer.running_var) if frozen else (None, None)
     return torch.nn.functional.batch_norm(given, mean, variance, training=not frozen, eps=layer.eps)
@@ -394,13 +390,6 @@ def _linear_moment(given: Tensor, gradient: Tensor) -> Tensor:
         per_sample = gradient[some].transpose(1, 2) @ given[some]  # [b, out, in]
         result += per_sample.square_().sum(0)
     return result
-
-
-def _bias_moment(gradient: Tensor) -> Tensor:
-    """Return `[out]` from the output gradient `[B, …, out]`."""
-    if gradient.dim() > 2:
-        gradient = gradient.flatten(1, -2).sum(1)
-    return gradient.square().sum(0)
 
 
 def _conv2d_moment(layer: nn.Conv2d, given: Tensor, gradient: Tensor) -> Tensor:
@@ -434,14 +423,6 @@ def _portions(batch: int, elements: int) -> Iterator[slice]:
         yield slice(start, start + length)
 
 
-def _is_sequence_layer(layer: nn.Module) -> bool:
-    """Whether this file can separate the layer's samples; not an embedding that changes its weight
-    during the pass (`max_norm`), or whose gradient is scaled over the batch or sparse."""
-    if type(layer) is torch.nn.Embedding:
-        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
-    return is_norm(layer)
-
-
 def _places_are_inside(layer: nn.Module, given: Tensor) -> bool:
     """Whether the first axis of the layer's input is only the batch, and not normalised."""
     if not is_norm(layer):
@@ -450,31 +431,9 @@ def _places_are_inside(layer: nn.Module, given: Tensor) -> bool:
     return given.dim() > len(layer.normalized_shape)
 
 
-def _sequence_moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
-    """Return the second moment of weight or bias (`role`), in its shape. `given` and `gradient`
-    have the batch first; an embedding's input `[B, …]` is int64."""
-    if isinstance(layer, torch.nn.Embedding):
-        return _embedding_moment(layer, given, gradient)
-    return _samples(layer, role, given, gradient).square().sum(0)
-
-
-def _sequence_sum(
-    layer: nn.Module, role: str, given: Tensor, gradient: Tensor
-) -> tuple[Tensor, float]:
-    """Return the sum of the samples' gradients (for an embedding over each row: `[classes]`), and
-    the largest factor of delta in it."""
-    if isinstance(layer, torch.nn.Embedding):
-        sums = gradient.new_zeros(layer.num_embeddings)
-        sums.index_add_(0, given.flatten(), gradient.sum(-1).flatten())
-        if layer.padding_idx is not None:
-            sums[layer.padding_idx] = 0
-        return sums, 1.0
-    largest = float(sequence_normalised(layer, given).abs().max()) if role == "weight" else 1.0
-    return _samples(layer, role, given, gradient).sum(0), largest
-
-
 def _embedding_moment(layer: nn.Embedding, tokens: Tensor, gradient: Tensor) -> Tensor:
-    """Return `[classes, width]` from tokens `[B, …]` and the output's gradient `[B, …, width]`."""
+    """Return `[classes, width]` from tokens, int64 `[B, …]`, and the output's gradient `[B, …,
+    width]`."""
     classes, width = layer.weight.shape
     sample = torch.arange(len(tokens), device=tokens.device)[:, None]
     numbers = (sample * classes + tokens.flatten(1)).flatten()
@@ -489,19 +448,11 @@ def _embedding_moment(layer: nn.Embedding, tokens: Tensor, gradient: Tensor) -> 
 
 
 def _samples(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
-    """Return each sample's gradient of a norm's weight or bias, `[B, *normalized_shape]`."""
-    terms = gradient * sequence_normalised(layer, given) if role == "weight" else gradient
+    """Return each sample's gradient of a bias, or of a normalisation's weight: `[B, *shape]`."""
+    terms = gradient if role == "bias" else gradient * normalised(layer, given)
+    terms = channels_last(layer, terms)
     places = terms.dim() - 1 - layer.get_parameter(role).dim()
     return terms.flatten(1, places).sum(1) if places else terms
-
-
-def sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """Return the normalised input that the layer scales and shifts."""
-    if isinstance(layer, torch.nn.LayerNorm):
-        shape = list(layer.normalized_shape)
-        return torch.nn.functional.layer_norm(given, shape, eps=layer.eps)
-    assert isinstance(layer, torch.nn.RMSNorm)
-    return torch.nn.functional.rms_norm(given, list(layer.normalized_shape), eps=layer.eps)
 
 
 def is_norm(layer: nn.Module) -> bool:

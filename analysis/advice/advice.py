@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,15 +39,7 @@ from gcsim.scenarios.advice.other_code import other_code
 from gcsim.scenarios.advice.question import SUPPOSED_LOOP, Question, Words, question_about
 from gcsim.scenarios.advice.slowest_link import slowest_link
 from gcsim.scenarios.checks.fits import checkpointed, gib, span
-from gcsim.scenarios.findings import (
-    Answer,
-    BreakEven,
-    Change,
-    Findings,
-    Limits,
-    OpenAdvice,
-    OtherCode,
-)
+from gcsim.scenarios.findings import Answer, Findings, OpenAdvice, OtherCode
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import measured_run
@@ -80,21 +72,6 @@ class Advice(sections.Recommendation):
     measured_s: float = 0.0
     supposed: tuple[str, ...] = ()  # facts that the user left out and the scenario fills in
     loop: str = ""  # training loop that the user states, if not PyTorch's DDP
-
-    @property
-    def break_even(self) -> tuple[BreakEven, ...]:
-        """Break-even rates of the advised and of well-known methods, in bits per second."""
-        return self.findings.break_even
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """Changes that save time without a compressor, in order of dense training's saving."""
-        return self.findings.changes
-
-    @property
-    def limits(self) -> Mapping[str, Limits]:
-        """Breakdown of the time of dense training and of the advised methods, by label."""
-        return self.findings.limits
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -133,7 +110,7 @@ class Advice(sections.Recommendation):
             "to_try": self._row_document(self.to_try),
             "pays": self.verdict.pays,
             "rows": [self._row_document(row) for row in self.verdict.rows],
-            "break_even_bit_per_s": [asdict(one) for one in self.break_even],
+            "break_even_bit_per_s": [asdict(one) for one in self.findings.break_even],
             "changes": [
                 {
                     "change": one.words,
@@ -141,10 +118,10 @@ class Advice(sections.Recommendation):
                     "saves_s": dict(one.saves_s),
                     **({"note": one.note} if one.note else {}),
                 }
-                for one in self.changes
+                for one in self.findings.changes
             ],
             **({"groups": groups} if (groups := self.result.provenance.get("groups")) else {}),
-            "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            "limits_s": {label: asdict(one) for label, one in self.findings.limits.items()},
             "other_code": [asdict(one) for one in self.findings.other_code],
             "open": [asdict(one) for one in self.findings.open],
             **(

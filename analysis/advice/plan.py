@@ -35,12 +35,8 @@ def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
     shown: list[RenderableType] = [Text(header(plan)), ""]
     if plan.front:
         headings, lines = table(plan)
-        found = bare_table(
-            [heading if n < 2 else f">{heading}" for n, heading in enumerate(headings)]
-        )
-        for line in lines:
-            found.add_row(*map(Text, line))
-        shown += [found, ""]
+        aligned = [heading if n < 2 else f">{heading}" for n, heading in enumerate(headings)]
+        shown += [bare_table(aligned, lines), ""]
     cells = max(60, min(width, WIDEST))
     for word, texts in sections(plan):
         shown += [Text(line) for line in section_lines(word, texts, cells)]

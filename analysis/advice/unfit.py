@@ -3,8 +3,6 @@ advice with the smallest change of settings that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from gcsim.analysis.advice.advice import Advice
 from gcsim.analysis.report import sections
 from gcsim.files import json_text
@@ -16,22 +14,17 @@ def summary(unfit: DoesNotFitError, cured: Advice | None = None, width: int = 80
     misfit = unfit.misfit
     memory = misfit.memory
     parts = [f"{part.name} {span(part.low, part.high)}" for part in memory.parts]
+    first, *others = [f"{one.text}\n" for one in misfit.remedies] or [NOTHING]
     found = [f"{unfit.model} on {misfit.device}: does not fit"]
     for word, texts in (
         ("Needs", [f"{span(memory.low, memory.high)} per GPU, with {misfit.label}\n", *parts]),
         ("Has", [f"{gib(memory.device or 0)}: at least {gib(misfit.over)} too few"]),
-        ("Change first", _either([f"{one.text}\n" for one in misfit.remedies] or [NOTHING])),
+        ("Change first", [first, *(f"or {text}" for text in others)]),
     ):
-        found += sections.section_lines(word, list(texts), max(60, min(width, sections.WIDEST)))
+        found += sections.section_lines(word, texts, max(60, min(width, sections.WIDEST)))
     if cured is not None:
         found += ["", f"With {assigned(misfit.sets)}:", "", cured.summary(width).rstrip()]
     return "\n".join(found) + "\n"
-
-
-def _either(remedies: Sequence[str]) -> Iterator[str]:
-    """Yield each of several remedies on a line of its own, joined by "or"."""
-    yield remedies[0]
-    yield from (f"or {text}" for text in remedies[1:])
 
 
 def to_json(unfit: DoesNotFitError, cured: Advice | None = None) -> str:

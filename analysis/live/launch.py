@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gcsim import version
-from gcsim.analysis.live.plan import Round, as_json
+from gcsim.analysis.live.plan import RANK_PLAN, RankPlan, Round
 from gcsim.errors import InputError
 from gcsim.files import temporary_folder
 
@@ -64,7 +64,8 @@ def run_tasks(
     `InputError` with a failed rank's last error line, or on timeout; no rank remains then."""
     with temporary_folder("gcsim-live-") as folder:
         plan = folder / "plan.json"
-        plan.write_text(as_json(one, batch=batch, seed=seed), encoding="utf-8")
+        own = RankPlan(tasks=one.tasks, batch=batch, seed=seed)
+        plan.write_bytes(RANK_PLAN.dump_json(own))
         port = _STORE_PORT if place.interface != "lo" else _free_port()
         ranks: list[_Rank] = []
         try:

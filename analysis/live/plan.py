@@ -5,10 +5,11 @@ In a round, a set of ranks on links of one rate does its tasks in order.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
+
+from pydantic import TypeAdapter
 
 from gcsim.units import exact
 
@@ -191,21 +192,14 @@ def _stream(rate: int) -> Round:
     return Round(ranks=2, rate=rate, tasks=(StreamTask(nbytes=nbytes, repeats=3),))
 
 
-def as_json(one: Round, *, batch: int, seed: int) -> str:
-    """Return the JSON that a rank's program reads."""
-    tasks = [{"type": type(task).__name__, **asdict(task)} for task in one.tasks]
-    return json.dumps({"batch": batch, "seed": seed, "tasks": tasks})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """Content of the file that a rank's program reads."""
+
+    tasks: tuple[Task, ...]
+    batch: int
+    seed: int
 
 
-def from_json(text: str) -> tuple[list[Task], int, int]:
-    """Return tasks, batch and seed from the text of `as_json`."""
-    document = json.loads(text)
-    kinds = {kind.__name__: kind for kind in (CollectiveTask, StreamTask, TrainingTask, AloneTask)}
-    tasks: list[Task] = []
-    for task in document["tasks"]:
-        methods = [TrainingTask(**one) for one in task.pop("methods", ())]
-        kind = kinds[task.pop("type")]
-        if methods:
-            task["methods"] = tuple(methods)
-        tasks.append(kind(**task))
-    return tasks, document["batch"], document["seed"]
+RANK_PLAN = TypeAdapter(RankPlan)
+"""Its form in JSON."""

@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     _die_with_parent(options.parent)
     signal.alarm(options.seconds)  # by default it ends the process
-    tasks, batch, seed = plan.from_json(options.plan.read_text(encoding="utf-8"))
+    own = plan.RANK_PLAN.validate_json(options.plan.read_bytes())
     import torch
     from torch import distributed as dist
 
@@ -249,8 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "gloo", store=store, rank=options.rank, world_size=options.world, timeout=limit
     )
     results = []
-    for number, task in enumerate(tasks):
-        results.append(_do(task, batch, seed))
+    for number, task in enumerate(own.tasks):
+        results.append(_do(task, own.batch, own.seed))
         if options.rank == 0:  # for the launcher
             print(number, flush=True)
     write_text(options.results, json.dumps(results))

@@ -34,7 +34,11 @@ def run_page(result: Result, command: str) -> str:
     said = notes_of(result, found, full=True)
     bars, height = breakdown_chart(result)
     ranged = [row.label for row in found.rows[:RANGED]]
-    everywhere = [row for size in reversed(sizes(result)) for row in _of_size(result, size)]
+    everywhere = [
+        row
+        for size in reversed(sizes(result))
+        for row in fastest_first(row for row in result.rows if row.workers == size)
+    ]
     sections: list[tuple[str, html.Html]] = [
         ("Answer", html.worded(answer_sections(advised)) + html.paragraphs(said, "verdict")),
         (
@@ -54,17 +58,11 @@ def run_page(result: Result, command: str) -> str:
     return html.page(str(result.scenario.get("name", "scenario")), _under(result, first), sections)
 
 
-def _of_size(result: Result, workers: int) -> tuple[Row, ...]:
-    return fastest_first(row for row in result.rows if row.workers == workers)
-
-
 def _under(result: Result, row: Row) -> str:
     drawn = ", synthetic gradients" if are_synthetic(result) else ""
-    versions = result.provenance.get("versions", {})
-    return (
-        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}{drawn}; predicted by gcsim "
-        f"{versions.get('gcsim', '') if isinstance(versions, dict) else ''}"
-    )
+    version = result.provenance.get("versions", {}).get("gcsim", "")
+    size = f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}"
+    return f"{size}{drawn}; predicted by gcsim {version}"
 
 
 def _table(rows: Sequence[Row], found: Verdict | None) -> html.Html:

@@ -96,7 +96,7 @@ def _numbers(cells: Sequence[Cell]) -> Table:
         quantity, _, unit = name.rpartition(" ")
         for what in ("printed", "here") if both[name] else ("here",):
             headings.append(f">{quantity}\n{unit}\n{what}")
-    table = bare_table(headings, gap=0, whole=True)
+    lines = []
     by_place = {(cell.row, cell.column): cell for cell in cells}
     for row in dict.fromkeys(cell.row for cell in cells):
         shown = []
@@ -105,8 +105,8 @@ def _numbers(cells: Sequence[Cell]) -> Table:
             if both[name]:
                 shown.append(NOT if cell is None or cell.printed is None else f"{cell.printed:g}")
             shown.append(NOT if cell is None else significant(median(cell.here)))
-        table.add_row(Text(row), *(Text(f"  {text}") for text in shown))
-    return table
+        lines.append([row, *(f"  {text}" for text in shown)])
+    return bare_table(headings, lines, gap=0, whole=True)
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Table:

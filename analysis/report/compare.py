@@ -68,13 +68,12 @@ def _table(names: Sequence[str], results: Sequence[Result]) -> Table:
     headings = ["method"]
     for name, size in zip(names, sizes, strict=True):
         headings += [f">{name}\n{size} [ms]", ">speedup\n[x]"]
-    table = bare_table(headings)
-    for label in dict.fromkeys(label for rows in by_label for label in rows):
-        cells = [label]
-        for rows in by_label:
-            cells += _cells(rows.get(label))
-        table.add_row(*map(Text, cells))
-    return table
+    labels = dict.fromkeys(label for rows in by_label for label in rows)
+    return bare_table(
+        headings,
+        ([label, *(cell for rows in by_label for cell in _cells(rows.get(label)))]
+         for label in labels),
+    )  # fmt: skip
 
 
 def _cells(row: Row | None) -> list[str]:
@@ -84,12 +83,10 @@ def _cells(row: Row | None) -> list[str]:
 
 
 def _settings(names: Sequence[str], differ: Sequence[tuple[str, list[Any]]]) -> Table:
-    table = bare_table(["difference", *names])
-    for key, values in differ[:NAMED]:
-        table.add_row(*map(Text, (key, *(_shown(key, value) for value in values))))
+    lines = [[key, *(_shown(key, value) for value in values)] for key, values in differ[:NAMED]]
     if len(differ) > NAMED:
-        table.add_row(Text(plural(len(differ) - NAMED, "other")))
-    return table
+        lines.append([plural(len(differ) - NAMED, "other")])
+    return bare_table(["difference", *names], lines)
 
 
 def _shown(key: str, value: Any) -> str:
@@ -122,8 +119,9 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
     rows = [row for row in result.rows if row.label in labels]
     if not rows:
         had = ", ".join(dict.fromkeys(row.label for row in result.rows))
+        given = ", ".join(f"{key} {value}" for key, value in measured.parameters.items())
         raise InputError(
-            f"was made with {measured.compressor} {_text(measured.parameters)}; {name} has {had}",
+            f"was made with {measured.compressor} {given}; {name} has {had}",
             place=place,
             hint="run the scenario with that method and its parameters",
         )
@@ -136,10 +134,6 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
             hint="run the scenario with as many: --set cluster.nodes=N",
         )
     return found
-
-
-def _text(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in parameters.items())
 
 
 def collectives_alone(measured: Measured, others: Iterable[Measured]) -> float | None:
@@ -173,10 +167,8 @@ def measured_parts(
         said = ", ".join(map(str, numbers))
         yield Text(f"buckets {said} used {method}; the prediction assumes {row.label} for all")
     yield ""
-    table = bare_table(["", ">predicted", ">80 % range", ">measured", ">prediction is"])
-    for cells in _lines(row, measured, collectives_s):
-        table.add_row(*map(Text, cells))
-    yield table
+    headings = ["", ">predicted", ">80 % range", ">measured", ">prediction is"]
+    yield bare_table(headings, _lines(row, measured, collectives_s))
     if collectives_s is None and measured.workers > 1:
         yield ""
         yield Text(

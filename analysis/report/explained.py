@@ -51,15 +51,15 @@ def _summary(found: Explanation) -> Iterator[str]:
 
 
 def _kernels(found: Explanation) -> Table:
-    table = bare_table(["stage", "kernel", "class", ">launches", ">MB", ">ms"])
+    lines = []
     for stage in dict.fromkeys(kernel.stage for kernel in found.kernels):
         kernels = [kernel for kernel in found.kernels if kernel.stage == stage]
         for kernel in kernels[:MOST]:
-            table.add_row(*map(Text, _line(stage, kernel.name, kernel.kind, [kernel])))
+            lines.append(_line(stage, kernel.name, kernel.kind, [kernel]))
         if rest := kernels[MOST:]:
             others = plural(len(rest), "other")
-            table.add_row(*map(Text, _line(stage, others, "", rest)))
-    return table
+            lines.append(_line(stage, others, "", rest))
+    return bare_table(["stage", "kernel", "class", ">launches", ">MB", ">ms"], lines)
 
 
 def _line(stage: str, name: str, kind: str, kernels: Sequence[Kernel]) -> list[str]:
@@ -74,9 +74,8 @@ def _line(stage: str, name: str, kind: str, kernels: Sequence[Kernel]) -> list[s
 def _collectives(found: Explanation) -> RenderableType:
     if not found.collectives:
         return Text("No collective.")
-    table = bare_table([">bucket", ">elements", "collective", "algorithm", ">sent [MB]"])
-    for one in found.collectives:
-        sent = significant(one.sent / 1e6)
-        cells = (str(one.bucket), f"{one.elements:,}", one.kind, one.algorithm, sent)
-        table.add_row(*map(Text, cells))
-    return table
+    lines = (
+        (str(one.bucket), f"{one.elements:,}", one.kind, one.algorithm, significant(one.sent / 1e6))
+        for one in found.collectives
+    )
+    return bare_table([">bucket", ">elements", "collective", "algorithm", ">sent [MB]"], lines)

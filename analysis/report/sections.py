@@ -63,7 +63,7 @@ class Recommendation:
     @property
     def cost_per_hour(self) -> float | None:
         """Cost per hour of all nodes, if stated."""
-        cost: Any = self.result.scenario.get("cost")
+        cost = self.result.scenario.get("cost")
         return cost["per_hour"] * self.verdict.rows[0].nodes if cost else None
 
     @property

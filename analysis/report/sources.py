@@ -33,54 +33,42 @@ _NODES = 6  # most nodes with the same NIC that a note names
 
 def provenance_notes(result: Result) -> list[str]:
     """Return a line for each kind of number: its source, and whether it is an estimate."""
-    facts = result.provenance
+    facts, batches = result.provenance, micro_batches(result)
+    part = "" if batches == 1 else f" from one micro-batch's gradients, not the sum of {batches}"
     notes = [
-        _gradients(_table(facts, "gradients")),
+        _gradients(facts.get("gradients")),
         _compute(facts.get("compute")),
-        _kernels(_table(facts, "kernels")),
-        _ranges(facts.get("estimates")),
-        *_links(_table(facts, "links")),
+        _kernels(facts.get("kernels")),
+        _ranges(facts.get("estimates", ())),
+        *_links(facts.get("links", {})),
         _transport(facts),
         _averages(facts.get("averages")),
-        _versions({"seed": facts.get("seed"), **_table(facts, "versions")}),
-        f"gradient error: of single updates{_accumulated(result)}; a run does not simulate "
-        "convergence",
+        _versions({"seed": facts.get("seed"), **facts.get("versions", {})}),
+        f"gradient error: of single updates{part}; a run does not simulate convergence",
     ]
     return [note for note in notes if note]
 
 
 def conditions(scenario: Mapping[str, Any], nodes: int, workers: int) -> str:
     """Return transport and precision of a resolved scenario on `nodes`: "NCCL over TCP, fp32, "."""
-    cluster, training = _table(scenario, "cluster"), _table(scenario, "training")
+    cluster, training = scenario.get("cluster", {}), scenario.get("training", {})
     stored = training.get("gradients", "fp32")
     precisions = training.get("precision"), "" if stored == "fp32" else f"{stored} gradients"
-    transport = _table(cluster, "collectives").get("transport")
-    network = str(_table(cluster, "network").get("name", "")) if nodes > 1 else None
+    transport = cluster.get("collectives", {}).get("transport")
+    network = cluster.get("network", {}).get("name", "") if nodes > 1 else None
     named = [carrier(transport, network)] if transport is not None and workers > 1 else []
     return "".join(f"{word}, " for word in (*named, *precisions) if word)
 
 
 def are_synthetic(result: Result) -> bool:
     """Whether the gradients were drawn from fitted distributions, which every report must say."""
-    return _table(result.provenance, "gradients").get("source") == SYNTHETIC
+    found: bool = result.provenance.get("gradients", {}).get("source") == SYNTHETIC
+    return found
 
 
 def micro_batches(result: Result) -> int:
     """Return the number of micro-batches per iteration."""
-    training = result.scenario.get("training")
-    return int(training.get("accumulation", 1)) if isinstance(training, dict) else 1
-
-
-def _accumulated(result: Result) -> str:
-    batches = micro_batches(result)
-    return "" if batches == 1 else f" from one micro-batch's gradients, not the sum of {batches}"
-
-
-def _table(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = facts.get(key)
-    if isinstance(value, Mapping):
-        return value
-    return {} if value is None else {"source": value}
+    return int(result.scenario.get("training", {}).get("accumulation", 1))
 
 
 def _short(text: object) -> str:
@@ -92,7 +80,7 @@ def _versions(facts: Mapping[str, Any]) -> str:
     return f"versions: {', '.join(plain)}" if plain else ""
 
 
-def _gradients(facts: Mapping[str, Any]) -> str:
+def _gradients(facts: Mapping[str, Any] | None) -> str:
     """Return the origin of the gradients and what is known about the training behind them."""
     if not facts:
         return ""
@@ -100,7 +88,7 @@ def _gradients(facts: Mapping[str, Any]) -> str:
         known = [f"{key} {facts[key]}" for key in ("workers", "iterations") if key in facts]
         drawn = ", ".join(["gradients: SYNTHETIC, drawn from fitted distributions", *known])
         return f"{drawn}; fit: {_short(facts.get('fit', 'unknown'))}"
-    parts = [str(facts.get("source", "source unknown"))]
+    parts = [str(facts["source"])]
     parts += [f"{key.replace('_', ' ')} {_short(facts[key])}" for key in _TRAINING if key in facts]
     losses = facts.get("warmup_losses")
     if isinstance(losses, list | tuple) and losses:
@@ -108,22 +96,19 @@ def _gradients(facts: Mapping[str, Any]) -> str:
     return f"gradients: {', '.join(parts)}"
 
 
-def _compute(facts: object) -> str:
+def _compute(facts: Mapping[str, Any] | None) -> str:
     if not facts:
         return ""
-    if not isinstance(facts, Mapping):
-        return f"forward and backward: {_short(facts)}"
-    mark = "an estimate; " if facts.get("estimate") else ""
-    return f"forward and backward: {mark}{_short(facts.get('source', 'source unknown'))}"
+    mark = "an estimate; " if facts["estimate"] else ""
+    return f"forward and backward: {mark}{_short(facts['source'])}"
 
 
-def _kernels(facts: Mapping[str, Any]) -> str:
+def _kernels(facts: Mapping[str, Any] | None) -> str:
     if not facts:
         return ""
-    classes = _table(facts, "classes")
-    estimated = [kind for kind in classes if _table(classes, kind).get("estimate")]
-    measured = [kind for kind in classes if kind not in estimated]
-    notes = [f"encode and decode: {facts.get('method', 'kernels')}, {facts.get('device', '')}"]
+    estimated = [kind for kind, rate in facts["classes"].items() if rate["estimate"]]
+    measured = [kind for kind in facts["classes"] if kind not in estimated]
+    notes = [f"encode and decode: {facts['method']}, {facts['device']}"]
     if measured:
         notes.append("measured: " + ", ".join(measured))
     if estimated:
@@ -131,12 +116,12 @@ def _kernels(facts: Mapping[str, Any]) -> str:
     return "; ".join(notes)
 
 
-def _ranges(estimates: object) -> str:
+def _ranges(estimates: Sequence[Mapping[str, Any]]) -> str:
     """Inputs with a range: "bandwidth in GB/s: sort 10 (10-30), random 200 (150-440); ...; latency
     in us: cluster.network 120 (50-220)"."""
     kinds: dict[str, list[str]] = {}
-    for entry in estimates if isinstance(estimates, list) else ():
-        if isinstance(entry, Mapping) and entry.get("range"):
+    for entry in estimates:
+        if entry.get("range"):
             own = "kernels" in entry or entry["setting"] == "compute"
             unit, factor = _unit(entry, short=not own)
             value, low, high = (
@@ -162,8 +147,7 @@ def _unit(entry: Mapping[str, Any], *, short: bool) -> tuple[str, float]:
 def _transport(facts: Mapping[str, Any]) -> str:
     if "transport" not in facts:
         return ""
-    carried = _table(facts, "algorithms").values()
-    algorithms = sorted({name for names in carried for name in names})
+    algorithms = sorted({name for names in facts["algorithms"].values() for name in names})
     named = f"; algorithms: {'; '.join(algorithms)}" if algorithms else ""  # names have commas
     return f"transport: {facts['transport']}{named}"
 
@@ -172,9 +156,9 @@ def _links(facts: Mapping[str, Any]) -> list[str]:
     notes = []
     for key, value in facts.items():
         if isinstance(value, list):  # NICs of some nodes
-            notes += [_link(_nodes(link.get("nodes", ())), link) for link in value]
+            notes += [_link(_nodes(link["nodes"]), link) for link in value]
         else:
-            notes.append(_link(key.replace("_", " "), _table(facts, key)))
+            notes.append(_link(key.replace("_", " "), value))
     return notes
 
 
@@ -186,21 +170,17 @@ def _nodes(nodes: Sequence[int]) -> str:
 
 
 def _link(title: str, link: Mapping[str, Any]) -> str:
-    efficiency = link.get("efficiency")
-    framed = isinstance(efficiency, float) and efficiency < 1
-    share = f" ({efficiency:.1%} of the line rate)" if framed else ""
-    kind = str(link.get("calibration", "of unknown origin"))
-    return (
-        f"{title}: {link.get('name', '')}, {_CALIBRATIONS.get(kind, kind)}{share}; "
-        f"{_short(link.get('source', ''))}"
-    )
+    efficiency, kind = link["efficiency"], link["calibration"]
+    share = f" ({efficiency:.1%} of the line rate)" if efficiency < 1 else ""
+    known = f"{link['name']}, {_CALIBRATIONS.get(kind, kind)}{share}"
+    return f"{title}: {known}; {_short(link['source'])}"
 
 
-def _averages(facts: object) -> str:
+def _averages(facts: Mapping[str, Any] | None) -> str:
     """Return a note on the number of iterations behind the times, and why they vary."""
-    if not isinstance(facts, Mapping):
+    if not facts:
         return ""
-    parts = [f"means of {facts.get('iterations')} iterations, which vary"]
+    parts = [f"means of {facts['iterations']} iterations, which vary"]
     if facts.get("random"):
         parts.append(f"random, from seed {facts.get('seed')}: {', '.join(facts['random'])}")
     if facts.get("changing_with_time"):

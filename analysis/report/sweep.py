@@ -190,11 +190,9 @@ def _table(
         f">{heading}" if keep else "\n".join(_folded(heading, width))
         for heading, width, keep in zip(headings, widths, kept, strict=True)
     ]
-    table = bare_table(folded)
+    table = bare_table(folded, lines)
     for column, width in zip(table.columns, widths, strict=True):
         column.width = width
-    for line in lines:
-        table.add_row(*map(Text, line))
     return table
 
 

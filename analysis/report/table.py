@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -475,14 +475,6 @@ class _Layout:
     label: int
 
 
-def _plans(rows: Sequence[Row], *, full: bool) -> list[Sequence[Sequence[Column]]]:
-    """Return the ways to divide the columns into tables, the preferred one first."""
-    if not full:
-        return [(brief_columns(rows),)]
-    every, others = answer_columns(rows), other_columns(rows)
-    return [((*every, *others),), (every, others)]
-
-
 def _arrange(rows: Sequence[Row], width: int, *, full: bool) -> _Layout:
     labels = [cell_len(_label(row, 10**6, notes=full)) for row in rows]
     widest = max(cell_len(HEADING), *labels)
@@ -490,7 +482,10 @@ def _arrange(rows: Sequence[Row], width: int, *, full: bool) -> _Layout:
     def room(columns: Sequence[Column], gap: int) -> int:
         return width - sum(gap + column.width(rows) for column in columns)
 
-    plans = _plans(rows, full=full)
+    plans: list[Sequence[Sequence[Column]]] = [(brief_columns(rows),)]
+    if full:
+        every, others = answer_columns(rows), other_columns(rows)
+        plans = [((*every, *others),), (every, others)]
     for plan, label in (*((plan, widest) for plan in plans), (plans[-1], NARROW_LABEL)):
         for gap in (3, 2, 1):
             narrowest = min(room(columns, gap) for columns in plan)
@@ -522,8 +517,9 @@ def _table(
 
 
 def bare_table(
-    headings: Sequence[str], *, gap: int = 1, whole: bool = False, width: int | None = None
-) -> Table:
+    headings: Sequence[str], lines: Iterable[Sequence[str]] = (), *, gap: int = 1,
+    whole: bool = False, width: int | None = None,
+) -> Table:  # fmt: skip
     """Make a table without a frame; its columns are `gap` + 1 cells apart, the first is `width`
     wide. A heading with a leading ">" is right-aligned; with `whole` it is never folded."""
     table = Table(
@@ -538,4 +534,6 @@ def bare_table(
             Text(above + heading.lstrip(">")), justify="right" if right else "left",
             overflow="fold", no_wrap=right and whole, width=None if table.columns else width,
         )  # fmt: skip
+    for line in lines:
+        table.add_row(*map(Text, line))
     return table

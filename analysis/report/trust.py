@@ -78,6 +78,5 @@ def fault_of(row: Row, recorded_workers: int | None) -> str:
 
 def recorded_workers(result: Result) -> int | None:
     """Return the number of workers whose gradients were compressed, if known."""
-    facts = result.provenance.get("gradients")
-    count = facts.get("workers") if isinstance(facts, dict) else None
-    return count if isinstance(count, int) else None
+    workers: int | None = result.provenance.get("gradients", {}).get("workers")
+    return workers

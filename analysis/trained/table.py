@@ -338,14 +338,15 @@ def _table(result: TrainingResult, width: int) -> tuple[Table, list[str]]:
             columns.append(column)
     label = min(widest, max(_LABEL, _room(columns, rows, width)))
     headings = ["method", *(f">{heading}" for heading, _ in columns)]
-    table = bare_table(headings, gap=0, whole=True, width=label)
+    lines = []
     for row in rows:
         alone = row.leads and sum(each.leads for each in rows) == 1
         mark = FASTEST if alone else " " * len(FASTEST)
         name = textwrap.fill(
             row.label, label, initial_indent=mark, subsequent_indent=" " * len(FASTEST)
         )
-        table.add_row(Text(name), *(Text(f" {cell(row)}") for _, cell in columns))
+        lines.append([name, *(f" {cell(row)}" for _, cell in columns)])
+    table = bare_table(headings, lines, gap=0, whole=True, width=label)
     without = [heading for heading, _ in (*every, *WIDE) if heading not in dict(columns)]
     return table, [heading.replace("\n", " ") for heading in without]
 

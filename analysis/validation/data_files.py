@@ -14,7 +14,9 @@ from gcsim.traces.profile import Layer, ModelFacts
 Row = dict[str, str]
 
 
-def _read(path: Path) -> list[Row]:
+@cache
+def read(path: Path) -> list[Row]:
+    """Return the lines of a CSV without comments, by heading."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
@@ -22,7 +24,7 @@ def _read(path: Path) -> list[Row]:
 @cache
 def source_rows(folder: Path) -> dict[str, Row]:
     """Return the lines of a folder's `sources.csv`, by key."""
-    return {row["key"]: row for row in _read(folder / "sources.csv")}
+    return {row["key"]: row for row in read(folder / "sources.csv")}
 
 
 def citation(folder: Path, key: str, where: str) -> str:
@@ -72,5 +74,5 @@ def _layers(files: tuple[Path, ...]) -> dict[str, list[Row]]:
     """Return the layers by model."""
     found: dict[str, list[Row]] = {}
     for path in files:
-        found = grouped(_read(path), lambda row: row["model"]) | found
+        found = grouped(read(path), lambda row: row["model"]) | found
     return found

@@ -53,46 +53,40 @@ class Decisions:
 
 def decisions(points: Sequence[Point]) -> Decisions | None:
     """Return the choices between the points; None if there are none."""
-    right, ties, fastest_right, fastest = 0, 0, 0, 0
-    faster, unfitted_right, unfitted_decided = 0, 0, 0
-    wrong: list[Point] = []
+    choices: list[tuple[Point, Point]] = []  # dense, and a method
     regrets: list[float] = []
     for group in by_setting(points).values():
         dense = next((point for point in group if point.method == DENSE), None)
-        for point in group:
-            if dense is None or point is dense or point.fitted:
-                continue
-            gain = _gain(dense.measured, point.measured, point)
-            if abs(gain - 1) < TIE:
-                ties += 1
-                continue
-            faster += gain > 1
-            if dense.unfitted is not None and point.unfitted is not None:
-                unfitted_decided += 1
-                unfitted_right += (gain > 1) == (_gain(dense.unfitted, point.unfitted, point) > 1)
-            if (gain > 1) == (_gain(dense.predicted, point.predicted, point) > 1):
-                right += 1
-            else:
-                wrong.append(point)
+        if dense is not None:
+            choices += [(dense, one) for one in group if one is not dense and not one.fitted]
         if len(group) >= 3:
             sign = 1 if group[0].less_is_better else -1
             chosen = min(group, key=lambda point: sign * point.predicted)
             best = min(group, key=lambda point: sign * point.measured)
-            regret = _gain(chosen.measured, best.measured, best) - 1
-            fastest += 1
-            fastest_right += regret < TIE
-            regrets.append(regret)
-    if not right and not wrong and not fastest:
+            regrets.append(_gain(chosen.measured, best.measured, best) - 1)
+    gains = {pair: _gain(pair[0].measured, pair[1].measured, pair[1]) for pair in choices}
+    decided = {pair: gain > 1 for pair, gain in gains.items() if abs(gain - 1) >= TIE}
+    if not decided and not regrets:
         return None
+    wrong = [
+        one
+        for (dense, one), pays in decided.items()
+        if (_gain(dense.predicted, one.predicted, one) > 1) != pays
+    ]
+    unfitted = [
+        (_gain(dense.unfitted, one.unfitted, one) > 1) == pays
+        for (dense, one), pays in decided.items()
+        if dense.unfitted is not None and one.unfitted is not None
+    ]
     return Decisions(
-        right=right,
+        right=len(decided) - len(wrong),
         wrong=tuple(wrong),
-        ties=ties,
-        faster=faster,
-        unfitted_right=unfitted_right,
-        unfitted_decided=unfitted_decided,
-        fastest_right=fastest_right,
-        fastest=fastest,
+        ties=len(choices) - len(decided),
+        faster=sum(decided.values()),
+        unfitted_right=sum(unfitted),
+        unfitted_decided=len(unfitted),
+        fastest_right=sum(regret < TIE for regret in regrets),
+        fastest=len(regrets),
         regret=sum(regrets) / len(regrets) if regrets else 0.0,
     )
 

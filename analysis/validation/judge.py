@@ -13,7 +13,7 @@ from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.decisions import Decisions, decisions
 from gcsim.analysis.validation.report.series import lines
 from gcsim.analysis.validation.statistics import Errors, by_series, errors, not_fitted
-from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Point, Suite, Unit
+from gcsim.analysis.validation.suite import IN_ALL, Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InputError
 
 MOST_FITTED = 1 / 3  # largest share of a series' points that may be used in a fit
@@ -131,68 +131,56 @@ def _check_freedom(suite: Suite, findings: Findings) -> None:
         )
 
 
-def _without_points(bound: Bound, findings: Findings) -> Kept | None:
-    """Judge a bound on findings other than points."""
-    if bound.statistic == "statements":
-        own = findings.statements
-        right = [one for one in own if one.exact and one.agrees != one.wrong]
-        return Kept(
-            bound=bound,
-            reached=len(right) / len(own) if own else 0.0,
-            points=len(own),
-            kept=bool(own) and len(right) == len(own),
-        )
-    if bound.statistic == "ordering":
-        pairs = sum(len(one.pairs) for one in findings.orderings)
-        wrong = sum(len(one.wrong) for one in findings.orderings)
-        return _share(bound, pairs - wrong, pairs)
-    if bound.statistic == "regret":
-        (one,) = (r for r in findings.regrets if (r.source, r.rule) == (IN_ALL, *bound.series))
-        kept = one.mean <= bound.limit
-        return Kept(bound=bound, reached=one.mean, points=one.settings, kept=kept)
-    if bound.statistic in ("alarms", "pairs"):
-        return _agreeing(bound, findings.agreements)
-    return None
+_AT_LEAST = {"decisions", "statements", "ordering", "pairs"}
+"""Statistics that a bound limits from below."""
 
 
 def _judge(suite: Suite, bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> Kept:
-    if (kept := _without_points(bound, findings)) is not None:
-        return kept
-    unknown = sorted(set(bound.series) - set(series))
-    if unknown:
-        raise _wrong(suite, f"the bound {bound.name!r} is over unknown series {unknown}")
-    names = bound.series or tuple(series)
-    points = [point for name in names for point in series[name]]
-    if bound.statistic == "decisions":
-        found = decisions(points)
-        share, count = (found.share, found.decided) if found and found.decided else (0.0, 0)
-        return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
-    summary = errors(points)
-    if summary is None:
-        return Kept(bound=bound, reached=math.inf, points=0, kept=False)
-    ninth = bound.statistic == "p90"
-    reached = summary.p90 if ninth else summary.median
+    reached, points, unfitted = _reached(suite, bound, findings, series)
+    limit = 1.0 if bound.statistic == "statements" else bound.limit
+    held = reached >= limit if bound.statistic in _AT_LEAST else reached <= limit
     return Kept(
-        bound=bound,
-        reached=reached,
-        points=summary.points,
-        kept=reached <= bound.limit,
-        unfitted=summary.unfitted_p90 if ninth else summary.unfitted_median,
+        bound=bound, reached=reached, points=points, kept=points > 0 and held, unfitted=unfitted
     )
 
 
-def _agreeing(bound: Bound, found: Sequence[Agreement]) -> Kept:
-    """Judge a bound on false alarms or pairs, in a task's own settings or (`IN_ALL`) in all."""
-    own = [one for one in found if (one.compared == IN_ALL) == (bound.series == (IN_ALL,))]
-    if bound.statistic == "alarms":
-        count = sum(one.reported for one in own)
-        share = sum(len(one.alarms) for one in own) / count if count else math.inf
-        return Kept(bound=bound, reached=share, points=count, kept=share <= bound.limit)
-    right = sum(one.count("right") for one in own)
-    other = sum(one.count("reversed") for one in own)
-    return _share(bound, right, right + other)
+def _reached(  # noqa: PLR0911 - a statistic each
+    suite: Suite, bound: Bound, findings: Findings, series: dict[str, list[Point]]
+) -> tuple[float, int, float | None]:
+    """Return the value of a bound's statistic, the number of points, decisions or statements behind
+    it, and its value with the catalogue alone."""
+    if bound.statistic == "statements":
+        own = findings.statements
+        return _share(sum(one.exact and one.agrees != one.wrong for one in own), len(own))
+    if bound.statistic == "ordering":
+        pairs = sum(len(one.pairs) for one in findings.orderings)
+        return _share(pairs - sum(len(one.wrong) for one in findings.orderings), pairs)
+    if bound.statistic == "regret":
+        (one,) = (r for r in findings.regrets if (r.source, r.rule) == (IN_ALL, *bound.series))
+        return one.mean, one.settings, None
+    if bound.statistic in {"alarms", "pairs"}:  # in a task's own settings or (`IN_ALL`) in all
+        everywhere = bound.series == (IN_ALL,)
+        tasks = [one for one in findings.agreements if (one.compared == IN_ALL) == everywhere]
+        if bound.statistic == "pairs":
+            right = sum(one.count("right") for one in tasks)
+            return _share(right, right + sum(one.count("reversed") for one in tasks))
+        count = sum(one.reported for one in tasks)
+        alarms = sum(len(one.alarms) for one in tasks)
+        return (alarms / count if count else math.inf), count, None
+    unknown = sorted(set(bound.series) - set(series))
+    if unknown:
+        raise _wrong(suite, f"the bound {bound.name!r} is over unknown series {unknown}")
+    points = [point for name in bound.series or series for point in series[name]]
+    if bound.statistic == "decisions":
+        found = decisions(points)
+        return _share(found.right, found.decided) if found else _share(0, 0)
+    summary = errors(points)
+    if summary is None:
+        return math.inf, 0, None
+    if bound.statistic == "p90":
+        return summary.p90, summary.points, summary.unfitted_p90
+    return summary.median, summary.points, summary.unfitted_median
 
 
-def _share(bound: Bound, right: int, count: int) -> Kept:
-    share = right / count if count else 0.0
-    return Kept(bound=bound, reached=share, points=count, kept=bool(count) and share >= bound.limit)
+def _share(right: int, count: int) -> tuple[float, int, None]:
+    return right / count if count else 0.0, count, None

@@ -14,7 +14,7 @@ worker, so a curve without losses is flat.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
 from typing import Any
@@ -94,7 +94,8 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
         color="#EBEBEB", linewidth=0, zorder=0,
     )  # fmt: skip
     axes.plot(line, line, color=style.GREY, linewidth=0.8, zorder=1)
-    looks = _looks()
+    # the marker changes when all colours are used
+    looks = cycle((colour, marker) for marker, colour in product(style.MARKERS, style.COLOURS))
     for name, own in by_series(points).items():
         colour, marker = next(looks)
         found = report.lines.get(name)
@@ -123,11 +124,6 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
         fontsize=6.4 if many else 7.2, ncols=2 if many else 1, columnspacing=0.8,
         handletextpad=0.2, labelspacing=0.22,
     )  # fmt: skip
-
-
-def _looks() -> Iterator[tuple[str, str]]:
-    """Yield colours and markers; the marker changes when all colours are used."""
-    return cycle((colour, marker) for marker, colour in product(style.MARKERS, style.COLOURS))
 
 
 _LEAST, _MOST = 1e-3, 10.0  # range of errors in the plot; smaller ones are at the left edge

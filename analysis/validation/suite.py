@@ -134,11 +134,6 @@ class Factor:
     row with little else in it: shown as fitted, never judged. Never part of an exchange."""
 
 
-def given_step(series: str, name: str, seconds: float, catalogue: float | None = None) -> Factor:
-    """Make a factor for a step on the own machine, stated by its own row."""
-    return Factor(series, name, seconds, "s", 1, catalogue=catalogue, given=True)
-
-
 @dataclass(frozen=True, slots=True)
 class Excluded:
     """Measurements that are left out by a rule that does not look at predictions."""

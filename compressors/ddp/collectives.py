@@ -33,7 +33,6 @@ from gcsim.compressors.mistakes import RefusedRequestError
 
 _LONGEST = 120
 """Bytes of the text by which ranks compare requests."""
-_LENGTH = 8
 _MOST_PADDED = 2
 """Longest padding that is accepted: padded bytes per byte of payload."""
 _ALIGNED = 16
@@ -151,14 +150,12 @@ class Collectives:
 
     def _lengths(self, request: requests.AllGather | requests.PushPull) -> list[int]:
         """Return each rank's payload bytes, from the request or exchanged now with one wait."""
-        told: Any = request.lengths if isinstance(request, requests.AllGather) else ()
-        packed = len(told) > 1
-        if not told:
+        told = request.lengths if isinstance(request, requests.AllGather) else None
+        if told is None:
             own = torch.full((1,), request.payload.numel(), device=self._where)
-            told = [self._gather(as_bytes(own))]
-        lengths = torch.stack([torch.stack([*each]) for each in told])
-        parts = lengths.view(torch.int64).squeeze(-1).tolist()  # one wait
-        return [sum(column) + packed * _LENGTH * len(parts) for column in zip(*parts, strict=True)]
+            told = self._gather(as_bytes(own))
+        lengths: list[int] = torch.stack([*told]).view(torch.int64).view(-1).tolist()  # one wait
+        return lengths
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """Gather whole payloads of different lengths: on the host around a ring, else broadcast."""

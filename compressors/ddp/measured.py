@@ -77,27 +77,21 @@ class Measured:
         return sum(bucket.exchanged_s for bucket in self.buckets)
 
     def write(self, path: str | PathLike[str]) -> None:
-        """Write JSON, which `gcsim compare` and `read_measured` read."""
+        """Write JSON, which `gcsim compare` reads."""
         write_text(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n")
 
 
 _MEASURED = TypeAdapter(Measured)
 
 
-def read_measured(path: Path) -> Measured:
-    """Read measurements of a hook; `InputError` names a fault's key, value and rule."""
-    return _measured(read_object(path, str(path), "measurement of a hook", _HINT), path)
-
-
 def measured_in(path: Path) -> Measured | None:
-    """Do `read_measured`; return None for the folder of a run or of its results."""
+    """Read measurements of a hook; None for the folder of a run or for its results. `InputError`
+    names a fault's key, value and rule."""
     if not path.is_file():
         return None
     body = read_object(path, str(path), "result", _HINT)
-    return None if "rows" in body else _measured(body, path)
-
-
-def _measured(body: dict[str, Any], path: Path) -> Measured:
+    if "rows" in body:
+        return None
     if body.pop("schema", None) != SCHEMA:
         raise InputError(f"is not a measurement of schema {SCHEMA}", place=str(path), hint=_HINT)
     try:

@@ -20,14 +20,14 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells, Segments, starts
 
-MAGNITUDE, SQUARES, ABSOLUTE, PLAIN, NORM = range(5)
+MAGNITUDE, SQUARES, PLAIN, NORM = range(4)
 _INFINITE = 0x7F800000
 
 
 def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
     """Reduce each cell of a flat float32 to a number: `[cells]`, 0 for an empty cell. `MAGNITUDE`:
-    bits of the largest |v|, int32, or of a NaN; `SQUARES`, `ABSOLUTE`, `PLAIN`: the sum of v^2, |v|
-    or v, float64; `NORM`: the root of the first, float32."""
+    bits of the largest |v|, int32, or of a NaN; `SQUARES`, `PLAIN`: the sum of v^2 or v, float64;
+    `NORM`: the root of the first, float32."""
     rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
     elements, begins, sizes, counts = rows
     width = min(BLOCK, 1 << (int(sizes.max(initial=1)) - 1).bit_length())
@@ -134,13 +134,11 @@ def _reduce(
     if WHAT == 0:
         # magnitudes order as integers, with NaN above all
         total = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
-    elif WHAT % 3 == 1:  # SQUARES, NORM
+    elif WHAT % 2 == 1:  # SQUARES, NORM
         wide = v.to(tl.float64)
         total = tl.sum(wide * wide, axis=1)
         if found.dtype.element_ty == tl.float32:
             total = _root(total)
-    elif WHAT == 2:
-        total = tl.sum(tl.abs(v.to(tl.float64)), axis=1)
     else:
         total = tl.sum(v.to(tl.float64), axis=1)
     slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
@@ -160,7 +158,7 @@ def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
         total = tl.maximum(total, each) if WHAT == 0 else total + each
     if WHAT == 0:
         tl.store(out + bucket, tl.max(total, axis=0))
-    elif WHAT == 4:
+    elif WHAT == 3:
         tl.store(out + bucket, _root(tl.sum(total, axis=0)))
     else:
         tl.store(out + bucket, tl.sum(total, axis=0))

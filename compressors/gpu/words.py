@@ -100,14 +100,8 @@ def magnifier(largest):
 
 
 @triton.jit
-def places(count, INDEX: tl.constexpr):
-    """Return (groups `[count]`, elements `[count, 8]`) of this program."""
-    return places_of(tl.program_id(0), count, INDEX)
-
-
-@triton.jit
 def places_of(number, count, INDEX: tl.constexpr):
-    """Do `places` for the program with this number."""
+    """Return (groups `[count]`, elements `[count, 8]`) of the program with this number."""
     group = number.to(INDEX) * count + tl.arange(0, count)
     return group, group[:, None] * 8 + tl.arange(0, 8)[None, :]
 

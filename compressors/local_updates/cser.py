@@ -36,6 +36,7 @@ with Error Reset", NeurIPS 2020, arXiv:2007.13221.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
@@ -84,10 +85,6 @@ class Csea(Compressor[ErrorAveragingParameters]):
     def period(cls, parameters: ErrorAveragingParameters) -> int:
         interval: int = getattr(parameters, "interval", 1)
         return interval
-
-    @classmethod
-    def window(cls, parameters: ErrorAveragingParameters) -> int:
-        return cls.period(parameters)
 
     @classmethod
     def phase(cls, parameters: ErrorAveragingParameters, step: int) -> str:
@@ -154,13 +151,11 @@ class CserPl(Csea):
     """Local momentum SGD that averages a block of the models after each interval."""
 
     Parameters = PartialLocalParameters
-    about = About(
+    about = replace(
+        Csea.about,
         title="Partial local SGD (CSER-PL)",
-        family="local updates",
         collective="all-reduce of a slice every interval steps, nothing between",
         bits="32 / (error_blocks interval)",
-        state="momentum (n), error (n)",
-        paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
     )
 
 
@@ -168,11 +163,9 @@ class Cser(Csea):
     """Averages a block of the gradients in every step, and one of the errors per interval."""
 
     Parameters = CserParameters
-    about = About(
+    about = replace(
+        Csea.about,
         title="Communication-efficient SGD with error reset (CSER)",
-        family="local updates",
         collective="all-reduce of slices",
         bits="32 / gradient_blocks + 32 / (error_blocks interval)",
-        state="momentum (n), error (n)",
-        paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
     )

@@ -37,6 +37,7 @@ arXiv:2311.08105, 2023.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -134,10 +135,6 @@ class LocalSgd(Compressor[LocalSgdParameters]):
         return parameters.interval
 
     @classmethod
-    def window(cls, parameters: LocalSgdParameters) -> int:
-        return parameters.interval
-
-    @classmethod
     def phase(cls, parameters: LocalSgdParameters, step: int) -> str:
         return "local" if parameters.due(step) is None else "synchronisation"
 
@@ -217,11 +214,9 @@ class Diloco(LocalSgd):
     """Local steps, then a Nesterov step along the mean of all workers' distances."""
 
     Parameters = DilocoParameters
-    about = About(
+    about = replace(
+        LocalSgd.about,
         title="DiLoCo",
-        family="local updates",
-        collective="all-reduce (int8, int4: all-gather) every interval steps, nothing between",
-        bits="32 / interval (int8: 8.06, int4: 4.06)",
         state="momentum (n), distance since the last synchronisation (n), outer momentum (n)",
         paper="Douillard et al., DiLoCo, 2023, arXiv:2311.08105",
     )

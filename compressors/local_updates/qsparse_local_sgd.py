@@ -113,10 +113,6 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         return parameters.steps
 
     @classmethod
-    def window(cls, parameters: QsparseLocalSgdParameters) -> int:
-        return cls.period(parameters)
-
-    @classmethod
     def phase(cls, parameters: QsparseLocalSgdParameters, step: int) -> str:
         last = (step + 1) % cls.period(parameters) == 0
         return "synchronisation" if last else "local"

@@ -9,7 +9,7 @@ Settled steps are the method's own: stage 1 measures a long training without the
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -20,7 +20,6 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import in_rank_order, lockstep
 from gcsim.compressors.mistakes import is_users, new_member, passed_on
-from gcsim.compressors.options.fusing import fused
 from gcsim.compressors.options.method import Options
 from gcsim.compressors.participation import participate
 from gcsim.compressors.requests import AllReduce, Exchange, Operation, Request
@@ -169,6 +168,38 @@ class OptionedWithMoments(Optioned):
     """A method with options that needs second moments."""
 
     requires = frozenset({"second_moments"})
+
+
+def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]]:
+    """Run exchanges together and return their updates, in order. In each round all-reduces of the
+    same operation and dtype become one, of their tensors behind each other; other requests are sent
+    unchanged. The kinds of request must be the same on all workers, as for any collective."""
+    updates: dict[int, Tensor] = {}
+    replies: dict[int, Any] = dict.fromkeys(range(len(exchanges)))
+    while replies:
+        groups: dict[Hashable, dict[int, Any]] = {}
+        for number, reply in sorted(replies.items()):
+            try:
+                request = exchanges[number].send(reply)
+            except StopIteration as stop:
+                updates[number] = stop.value
+            else:
+                kind: Hashable = number
+                if isinstance(request, AllReduce):
+                    kind = request.op, request.tensor.dtype
+                groups.setdefault(kind, {})[number] = request
+        replies = {}
+        for members in groups.values():
+            first, *others = members.values()
+            if not others:
+                replies |= dict.fromkeys(members, (yield first))
+                continue
+            tensors = [request.tensor for request in members.values()]
+            total = yield replace(first, tensor=torch.cat([t.reshape(-1) for t in tensors]))
+            pieces = total.split_with_sizes([t.numel() for t in tensors])
+            shaped = (piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True))
+            replies |= zip(members, shaped, strict=True)
+    return [updates[number] for number in range(len(exchanges))]
 
 
 def _part(bucket: Bucket, layout: BucketLayout | None) -> Bucket | None:

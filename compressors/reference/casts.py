@@ -11,6 +11,8 @@ bf16_compress_hook, PyTorch 2.13.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gcsim.compressors.base import About
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.lazy_torch import Tensor
@@ -18,18 +20,14 @@ from gcsim.compressors.quantization.floats.half import BrainFloat, HalfPrecision
 from gcsim.compressors.requests import AllReduce, Exchange
 
 
-def _about(hook: str) -> About:
-    return About(
-        title=f"PyTorch {hook}",
+class TorchFp16(HalfPrecision):
+    about = About(
+        title="PyTorch fp16_compress_hook",
         family="reference",
         collective="all-reduce",
         bits="16",
         paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     )
-
-
-class TorchFp16(HalfPrecision):
-    about = _about("fp16_compress_hook")
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         cast = bucket.gradient.to(self.dtype()).div_(self.worker.count)
@@ -38,5 +36,5 @@ class TorchFp16(HalfPrecision):
 
 
 class TorchBf16(BrainFloat):
-    about = _about("bf16_compress_hook")
+    about = replace(TorchFp16.about, title="PyTorch bf16_compress_hook")
     exchange = TorchFp16.exchange

@@ -63,10 +63,6 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
         return parameters.interval
 
     @classmethod
-    def window(cls, parameters: TorchPostLocalSgdParameters) -> int:
-        return cls.period(parameters)
-
-    @classmethod
     def phase(cls, parameters: TorchPostLocalSgdParameters, step: int) -> str:
         if step < parameters.start:
             return "dense"

@@ -23,6 +23,7 @@ torch.ao.quantization.observer (MinMaxObserver, PerChannelMinMaxObserver), PyTor
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pydantic import Field
 
@@ -97,12 +98,10 @@ class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
     """quantization_perchannel_hook: one range per 512 elements."""
 
     Parameters = PerChannelParameters
-    about = About(
+    about = replace(
+        TorchQuantizationPerTensor.about,
         title="PyTorch quantization_perchannel_hook",
-        family="reference",
-        collective="all-gather twice (ranges, codes)",
         bits="8 + 64 / bucket_size",
-        paper="torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks",
     )
 
     @classmethod

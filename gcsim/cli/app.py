@@ -131,11 +131,8 @@ def run(
     if verbose and not quiet:
         sources = (f"  {line}" for line in provenance_notes(result))
         terminal.note("Where the numbers come from:", *sources, "")
-    if as_json:
-        terminal.emit_exactly(result.to_json())
-    else:
-        terminal.emit(*parts(result, terminal.width(), full=verbose))
-    sys.stdout.flush()
+    width = terminal.width()
+    terminal.show(as_json, result.to_json, lambda: parts(result, width, full=verbose))
     asked = ["run", scenario, *options.again(sets, seed)]
     command = shlex.join(["gcsim", *asked])
     paths = (*draw_figures(result, folder, command=command, cache=not no_cache), *paths)

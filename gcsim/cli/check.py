@@ -96,10 +96,11 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
     for number, group in enumerate(cluster.groups):
         batch = "" if scenario.by_speed else f", batch {round(scenario.batch_size * group.batch)}"
         inside = f", inside {link_text(cluster.buses.get(first, cluster.intra_node))}"
+        each = f"{len(cluster.ranks_of(first))} x " if cluster.sizes else ""
         yield (
             f"group {number}",
             (
-                f"{plural(group.nodes, 'node')} of {group.device.title}{batch}, network "
+                f"{plural(group.nodes, 'node')} of {each}{group.device.title}{batch}, network "
                 f"{link_text(cluster.nic(first))}{inside if cluster.crosses_intra_node else ''}"
             ),
         )

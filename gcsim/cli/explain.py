@@ -40,7 +40,7 @@ def explain(
 
     from gcsim.analysis.report.explained import parts
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note
+    from gcsim.cli.terminal import note, show
     from gcsim.compressors.named import method_named
     from gcsim.files import json_text
     from gcsim.scenarios.explained import chosen
@@ -61,7 +61,4 @@ def explain(
         note(f"scenario: {loaded.name} (--scenario chooses another)")
     with watching(quiet) as progress:
         found = explained(loaded, chosen(loaded, method), progress)
-    if as_json:
-        emit_exactly(json_text(found.document()))
-    else:
-        emit(*parts(found))
+    show(as_json, lambda: json_text(found.document()), lambda: parts(found))

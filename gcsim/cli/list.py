@@ -326,11 +326,12 @@ _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
 ABOUT_MODELS = ("One model with its paper: gcsim list models NAME.",)
 """Notes below the tables."""
 
-HEADINGS = ("name", "parameters", "sample", "what it is")
 
-
-def model_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield title and rows (`HEADINGS`) of models of images, models of tokens, and layer tables."""
+def model_tables(
+    entries: Sequence[Entry],
+) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Yield title, headings and rows of models of images, models of tokens, and layer tables."""
+    headings = ("name", "parameters", "sample", "what it is")
     kinds = {
         "Images": [e for e in entries if e["build"] and e["input"] == "samples"],
         "Sequences of tokens": [e for e in entries if e["build"] and e["input"] == "tokens"],
@@ -340,7 +341,7 @@ def model_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str
     }
     for title, members in kinds.items():
         if members:
-            yield title, [_row(entry) for entry in members]
+            yield title, headings, [_row(entry) for entry in members]
 
 
 def model_details(entry: Entry) -> Iterator[tuple[str, str]]:

@@ -56,7 +56,7 @@ def plan(
     from gcsim.analysis.advice import plan as text_of
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note, width
+    from gcsim.cli.terminal import note, show, width
     from gcsim.scenarios import catalog
     from gcsim.scenarios.advice.question import count_of
     from gcsim.scenarios.planning.choice import planned
@@ -93,10 +93,7 @@ def plan(
             progress=progress,
             tell=(lambda _: None) if quiet else note,
         )
-    if as_json:
-        emit_exactly(text_of.to_json(answer))
-    else:
-        emit(*text_of.parts(answer, width()))
+    show(as_json, lambda: text_of.to_json(answer), lambda: text_of.parts(answer, width()))
     if output is not None:
         text_of.write(answer, output)
         if not quiet:

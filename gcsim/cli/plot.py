@@ -10,6 +10,7 @@ import typer
 
 from gcsim.cli.options import QuietOption, check_writable, option
 from gcsim.cli.outcome import reported
+from gcsim.errors import InputError
 
 
 class Format(StrEnum):
@@ -43,7 +44,6 @@ def plot(
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import TABLES, draw_again, draw_sweep
     from gcsim.cli.terminal import note, note_written
-    from gcsim.errors import InputError
     from gcsim.scenarios.stored import read_results
     from gcsim.scenarios.sweeps.store import is_sweep, read_sweep
 

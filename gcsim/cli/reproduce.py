@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +40,7 @@ def reproduce(
     Training runs are cached; after an interruption, the same command continues.
     """
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note_written
+    from gcsim.cli.terminal import note_written, show
     from gcsim.scenarios.papers.preset import preset
     from gcsim.scenarios.papers.preset import reproduce as run
 
@@ -52,11 +51,7 @@ def reproduce(
     from gcsim.analysis.papers.table import draw_reproduction, parts, write_reproduction
 
     paths = write_reproduction(found, folder)
-    if as_json:
-        emit_exactly(found.to_json())
-    else:
-        emit(*parts(found))
-    sys.stdout.flush()
+    show(as_json, found.to_json, lambda: parts(found))
     paths += draw_reproduction(found, folder)
     if not quiet:
         note_written(folder, paths)

@@ -44,7 +44,7 @@ def sweep(
     from gcsim.analysis.report.sweep import parts
     from gcsim.analysis.write import draw_sweep_report
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note, width
+    from gcsim.cli.terminal import note, show, width
     from gcsim.scenarios.sweeps.store import POINTS
     from gcsim.scenarios.sweeps.sweep import execute, prepare
     from gcsim.scenarios.trained.known import TrainingJudge
@@ -69,10 +69,7 @@ def sweep(
         points = f"{done} of {len(plan.points)} points are in {folder}"
         say(f"interrupted; {points}: repeat the command to continue")
         raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        emit_exactly(result.to_json())
-    else:
-        emit(*parts(result, width()))
+    show(as_json, result.to_json, lambda: parts(result, width()))
     asked = [scenario, *(f"--grid={one}" for one in grid), *options.again(sets, seed)]
     draw_sweep_report(result, folder, shlex.join(["gcsim", "sweep", *asked]))
     if not quiet:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.cli.links import ABOUT_LINKS, link_details, link_tables
-from gcsim.cli.list import ABOUT_MODELS, HEADINGS, Entry, Kind, model_details, model_tables
+from gcsim.cli.list import ABOUT_MODELS, Entry, Kind, model_details, model_tables
 from gcsim.errors import printable
 
 if TYPE_CHECKING:
@@ -53,6 +53,17 @@ def emit_exactly(text: str) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
+
+
+def show(
+    as_json: bool, to_json: Callable[[], str], parts: Callable[[], Iterable[RenderableType]]
+) -> None:
+    """Write a command's answer to stdout, as JSON or as text, before anything else can fail."""
+    if as_json:
+        emit_exactly(to_json())
+    else:
+        emit(*parts())
+    sys.stdout.flush()
 
 
 def note(*lines: str) -> None:
@@ -144,12 +155,13 @@ def summary(scenario: Scenario) -> str:
     nodes = ", ".join(str(count) for count in scenario.node_counts)
     kinds = [f"{group.nodes} of {group.device.title}" for group in cluster.groups]
     devices = ", ".join(kinds) or cluster.device.title
+    counts = list(dict.fromkeys(cluster.sizes)) or [cluster.devices_per_node]
     source = type(scenario.gradients).__name__.removesuffix("Gradients").lower()
     return (
         f"{scenario.name}: ok. {scenario.model.name}, {scenario.batch_size} samples per worker, "
         f"{source} gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
-        f"{plural(cluster.devices_per_node, 'device')} ({devices}), network "
-        f"{cluster.network.name}"
+        f"{' or '.join(map(str, counts))} {'device' if counts == [1] else 'devices'} ({devices}), "
+        f"network {cluster.network.name}"
     )
 
 
@@ -290,11 +302,6 @@ def _device_lines(entry: Entry) -> list[str]:
     ]
 
 
-def _models(entries: Sequence[Entry]) -> list[RenderableType]:
-    tables = ((title, HEADINGS, rows) for title, rows in model_tables(entries))
-    return _titled(tables, ABOUT_MODELS)
-
-
 def _titled(
     tables: Iterable[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]], below: Sequence[str]
 ) -> list[RenderableType]:
@@ -388,7 +395,7 @@ _LINES: dict[Kind, Callable[[Entry], list[str]]] = {
 _TABLES: dict[Kind, Callable[[Sequence[Entry]], list[RenderableType]]] = {
     Kind.compressors: _compressors,
     Kind.links: lambda entries: _titled(link_tables(entries), ABOUT_LINKS),
-    Kind.models: _models,
+    Kind.models: lambda entries: _titled(model_tables(entries), ABOUT_MODELS),
 }
 """Functions for the tables of the other kinds."""
 _DETAILS: dict[Kind, Callable[[Entry], Iterable[RenderableType]]] = {

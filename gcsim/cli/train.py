@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -39,14 +38,7 @@ def train(
     """
     from gcsim.analysis.trained.write import require_tensorboard, write_events
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import (
-        emit,
-        emit_exactly,
-        note,
-        note_trained_before,
-        note_written,
-        width,
-    )
+    from gcsim.cli.terminal import note, note_trained_before, note_written, show, width
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.trained.horizon import foreseen, inconclusive
     from gcsim.scenarios.trained.runs import mid_round, plan_of
@@ -67,11 +59,7 @@ def train(
     from gcsim.analysis.trained.write import draw_training, write_training
 
     paths = write_training(result, folder)
-    if as_json:
-        emit_exactly(result.to_json())
-    else:
-        emit(*parts(result, width()))
-    sys.stdout.flush()
+    show(as_json, result.to_json, lambda: parts(result, width()))
     asked = ["gcsim", "train", scenario, *options.again(sets, seed)]
     paths = (*draw_training(result, folder, shlex.join(asked)), *paths)
     if tensorboard is not None:

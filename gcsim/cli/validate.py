@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,7 +50,7 @@ def validate(
     from gcsim.analysis.validation.leaving_out import fault
     from gcsim.analysis.validation.report.write import terminal_parts, to_json, write
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note_written, width
+    from gcsim.cli.terminal import note_written, show, width
 
     names = suites or []
     if quick and not live:
@@ -68,10 +69,8 @@ def validate(
                     reports.append(run_suite(suite))
                     task.advance()
     paths = write(reports, folder)
-    if as_json:
-        emit_exactly(to_json(reports))
-    else:
-        emit(*terminal_parts(reports, width(), verbose=verbose))
+    text = partial(terminal_parts, reports, width(), verbose=verbose)
+    show(as_json, lambda: to_json(reports), text)
     if not quiet:
         note_written(folder, paths)
     broken = [bound for report in reports for bound in report.bounds if not bound.kept]

@@ -115,6 +115,9 @@ def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> 
             )
 
 
+_UNLIKE = "different numbers of devices per node"
+
+
 def _groups(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     """Find settings that do not work with groups of different nodes."""
     if not cluster.groups:
@@ -140,6 +143,12 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
             "leave it out: each device has its own times",
         ),
         (training.faults is not None, ("training", "faults"), " with cluster.groups", one),
+        (
+            bool(cluster.sizes) and cluster.collectives.all_reduce == "hierarchical",
+            ("cluster", "collectives", "all_reduce"),
+            f" = 'hierarchical' with {_UNLIKE}",
+            "leave it out: the transport chooses",
+        ),
         (
             unlike and training.input is not None,
             ("training", "input"),
@@ -193,6 +202,7 @@ def _between(
         (cluster.servers > 0, ("cluster", "collectives", "servers"), "parameter servers"),
         (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
         (of_racks and getattr(cluster, unlike), ("cluster", unlike), "different nodes"),
+        (bool(cluster.sizes), ("cluster", "groups"), _UNLIKE),
     )
     for stated, key_path, what in others:
         if stated:
@@ -205,11 +215,12 @@ def _between(
 
 def _strategy(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     copied = training.strategy == "zero3" and 1 not in (cluster.nodes, cluster.devices_per_node)
+    copied &= not cluster.sizes
     for key, so, hint in (
         ("gathered", training.gathered == "stored" or training.strategy in ("zero2", "zero3"),
          "write strategy: zero3, or zero2"),
         ("secondary", copied or not training.secondary,
-         "write strategy: zero3, with several nodes of several devices"),
+         "write strategy: zero3, with several nodes of several devices, as many in each"),
     ):  # fmt: skip
         if not so:
             why = f" with strategy {training.strategy}: it does not gather weights that way"
@@ -238,6 +249,8 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
             ("cluster",),
             "it shards inside nodes, so it needs several nodes with several devices each",
         )
+    if training.strategy == "hsdp" and cluster.sizes:
+        yield ("cluster", "groups"), "its nodes have different numbers of devices"
     if training.sharded:
         conflicting: tuple[tuple[bool, Keys], ...] = (
             (training.input is not None, ("training", "input")),

@@ -184,9 +184,10 @@ def _nics(document: Document, cluster: Cluster) -> Iterator[Problem]:
         lanes = _LANES.get(bus.partition("_")[0] if bus.startswith("pcie") else bus)
         if lanes is None:
             continue
-        used = cluster.devices_per_node * math.ceil(lanes * 10**9 / nic)
+        devices = len(cluster.ranks_of(first))
+        used = devices * math.ceil(lanes * 10**9 / nic)
         if cluster.nics_per_node > used:
-            boards = f"{cluster.devices_per_node} {device.name} ({lanes} GB/s each)"
+            boards = f"{devices} {device.name} ({lanes} GB/s each)"
             message = (
                 f" = {cluster.nics_per_node}: NCCL's channels use only {used}, "
                 f"which fill the PCIe lanes of {boards}"

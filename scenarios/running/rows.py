@@ -76,12 +76,12 @@ def make_rows(
             efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
             if before and found.draws:
                 efficiency = float(np.median(before)) / found.iteration
-            workers = nodes * scenario.cluster.devices_per_node
-            batches = float(scenario.cluster_at(nodes).batches)
+            cluster = scenario.cluster_at(nodes)
+            workers, batches = cluster.workers, float(cluster.batches)
             wire = gradient_bytes_sent(profile, workers)
             faulty = faulty_runs[number][size]
             largest = max(layout.numel for layout in profile.buckets)
-            here = replace(scenario, cluster=scenario.cluster_at(nodes))
+            here = replace(scenario, cluster=cluster)
             holds = here.memory_of(choice, largest)
             baseline = None if dense is None else simulated[dense][size]
             rows.append(
@@ -219,7 +219,7 @@ class _OneDevice:
         self._scenario, self._profile = scenario, profile
         self._compute, self._prices = compute, prices
         self._uncertainty = uncertainty
-        self._cluster = replace(scenario.cluster_at(1), devices_per_node=1)
+        self._cluster = replace(scenario.cluster_at(1), devices_per_node=1, sizes=())
         self._training = replace(scenario.training, slow_nodes={}, slow_workers={}, faults=None)
         self._known: dict[int, Prediction] = {}
 

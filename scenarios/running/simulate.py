@@ -129,8 +129,7 @@ def with_batches_by_speed(scenario: Scenario, model: ModelFacts) -> Scenario:
         1 / step_time(facts, group.device, scenario.training.timed_as).seconds
         for group in cluster.groups
     ]
-    nodes = [group.nodes for group in cluster.groups]
-    shares = whole_batches(batch * cluster.nodes, speeds, nodes)
+    shares = whole_batches(batch * cluster.workers, speeds, cluster.ranks_of_groups)
     groups = tuple(
         replace(group, batch=Fraction(share, batch))
         for share, group in zip(shares, cluster.groups, strict=True)

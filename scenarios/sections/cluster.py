@@ -243,22 +243,25 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
     sums, host = _prices(section, collectives)
     nics = [section.nics_per_node, *(one.nics_per_node for one in (section.groups or [])[1:])]
     together = min(nics) if transport in _ALL_NICS else 1
+    sizes = _sizes(section)
     groups, networks, buses = _groups(section, built, batch_size, together)
-    network, bus = _slowest(networks), _slowest(buses)
+    crossed = [bus for bus, devices in zip(buses, sizes, strict=True) if devices > 1]
+    network, bus = _slowest(networks), _slowest(crossed or buses)
     if collectives.ring_over_tree_range:
         wire = carrier(transport, one_link_of(network, together).name)
         if wire.endswith("TCP"):
             collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
         nodes=largest,
-        devices_per_node=section.devices_per_node,
+        devices_per_node=max(sizes),
+        sizes=sizes if len(set(sizes)) > 1 else (),
         device=built,
         groups=groups,
         network=network,
         nics_per_node=together,
         intra_node=bus,
         shared_memory=build_link("host_memory", transport)
-        if transport == "mpich" and built.processor != "cpu" and section.devices_per_node > 1
+        if transport == "mpich" and built.processor != "cpu" and max(sizes) > 1
         else None,
         collectives=collectives,
         nics={
@@ -287,6 +290,15 @@ def _built(device: str | DeviceSection) -> Device:
     return catalog.device(device) if isinstance(device, str) else device.device
 
 
+def _sizes(section: ClusterSection) -> tuple[int, ...]:
+    """Return the number of devices of each node; without groups of one node."""
+    first, *others = section.groups or [GroupSection(nodes=1)]
+    sizes = [section.devices_per_node] * first.nodes
+    for group in others:
+        sizes += [group.devices_per_node or 1] * group.nodes
+    return tuple(sizes)
+
+
 def _groups(
     section: ClusterSection, device: Device, batch_size: int, together: int
 ) -> tuple[tuple[NodeGroup, ...], list[Link], list[Link]]:
@@ -300,7 +312,8 @@ def _groups(
         built = device if group.device is None else _built(group.device)
         network = bundle_nics(build_link(group.network or section.network, transport), together)
         named = section.intra_node if own else group.intra_node
-        usual = usual_bus(built, section.devices_per_node, transport)
+        devices = section.devices_per_node if own else group.devices_per_node or 1
+        usual = usual_bus(built, devices, transport)
         networks += [network] * group.nodes
         buses += [build_link(named or usual, transport)] * group.nodes
         batch = Fraction(group.batch_size or 1, batch_size if group.batch_size else 1)

@@ -5,7 +5,7 @@ cluster:
       batch: by_speed                          # or equal
       groups:
         - {nodes: 4, device: a100_sxm_80gb, devices_per_node: 8, intra_node: nvlink3}
-        - {nodes: 8, device: v100, devices_per_node: 8, network: 25gbe, per_hour: 9.80}
+        - {nodes: 8, device: v100, devices_per_node: 4, network: 25gbe, per_hour: 9.80}
 
 Before its check a document is rewritten: each group gets all keys of its own, and the first group's
 keys become the cluster's. A single group becomes a cluster without groups.
@@ -35,8 +35,8 @@ _ONLY_THEIRS = {
 
 
 def bring_to_form(document: Document) -> None:
-    """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device,
-    groups together with keys of a cluster without groups, or unequal devices per node."""
+    """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device, or
+    groups together with keys of a cluster without groups."""
     cluster = document.data.get("cluster")
     if not isinstance(cluster, dict) or cluster.get("groups") is None:
         return
@@ -86,7 +86,6 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
         if key in cluster:
             hint = "move it into the groups, or leave cluster.groups out"
             yield document.problem(("cluster", key), f" with groups: {why}", hint, of_key=True)
-    devices = groups[0].get("devices_per_node", cluster.get("devices_per_node", 1))
     for number, group in enumerate(groups):
         at: Keys = (*_GROUPS, number)
         nodes = group.get("nodes")
@@ -103,15 +102,6 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
             message = f" = {nodes!r:.40} is not a number of nodes"
             hint = "write 1 or more, and leave empty groups out"
             yield document.problem((*at, "nodes"), message, hint)
-        own = group.get("devices_per_node", cluster.get("devices_per_node", 1))
-        if own != devices:
-            yield document.problem(
-                (*at, "devices_per_node"),
-                f" = {own!r:.40}: the first group's nodes have {devices!r:.40} devices, and all "
-                "nodes must have the same number",
-                "split the larger nodes: two nodes of 4 devices for one of 8, joined by the "
-                "network",
-            )
     for key, instead in _OF_ALL.items():
         if len(groups) == 1 and key in groups[0]:
             yield document.problem(

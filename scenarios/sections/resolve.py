@@ -144,6 +144,7 @@ def _groups(scenario: Scenario) -> Iterator[dict[str, Any]]:
         batch = round(group.batch * scenario.batch_size)
         yield {
             "nodes": group.nodes,
+            **({"devices_per_node": len(cluster.ranks_of(first))} if cluster.sizes else {}),
             "device": _device(scenario, group.device, f"groups.{number}." if number else ""),
             "network": plain_link(cluster.at_one_nic.nic(first)),
             **({"intra_node": plain_link(inside)} if cluster.crosses_intra_node else {}),

@@ -216,7 +216,7 @@ def _rows_at(
                 compressor=one.choice.kind,
                 label=one.choice.label,
                 nodes=nodes,
-                workers=nodes * scenario.cluster.devices_per_node,
+                workers=scenario.cluster_at(nodes).workers,
                 untrained=one.untrained,
                 delays=one.delays,
                 too_short=one.too_short,

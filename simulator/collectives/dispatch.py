@@ -65,15 +65,17 @@ def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
 def participants(record: CollectiveRecord, cluster: Cluster) -> Cluster:
     """Return the cluster of the ranks in a request's scope: all ranks, those of one node or rack,
     or the first one of each."""
+    if cluster.sizes and record.scope != "all":
+        raise InternalError(f"scope {record.scope!r} with different numbers of devices per node")
     parts = _parts(record, cluster)
     match record.scope:
         case "node" | "rack":
             return replace(cluster, nodes=cluster.nodes // parts or 1, nics={}, racks=None)
         case "nodes":
-            return replace(cluster, devices_per_node=1)
+            return replace(cluster, devices_per_node=1, sizes=())
         case "racks":
             racks = cluster.racks and replace(cluster.racks, nodes=1)
-            return replace(cluster, nodes=parts, devices_per_node=1, racks=racks)
+            return replace(cluster, nodes=parts, devices_per_node=1, sizes=(), racks=racks)
     return cluster
 
 
@@ -101,12 +103,12 @@ def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
     part = participants(record, cluster)
     call = call_of(record, part, Fabric.of(part))
     if part.workers == 1:
-        return Traffic.none(cluster.workers, cluster.devices_per_node)
+        return Traffic.none(cluster.workers, cluster.devices_by_node)
     traffic = _algorithm(record, call.sent, part).traffic(call)
     if record.scope == "all":
         return traffic
     ends, nbytes = (of_all_ranks(each, record, cluster) for each in (traffic.ends, traffic.nbytes))
-    return Traffic.of_ranks(ends, nbytes, cluster.devices_per_node)
+    return Traffic.of_ranks(ends, nbytes, cluster.devices_by_node)
 
 
 def execute(
@@ -297,7 +299,7 @@ _KEPT_TRAFFIC = 2**20  # ranks
 def _traffic(record: CollectiveRecord, algorithm: Algorithm, call: Call) -> Traffic:
     """Return the traffic of a request, cached for clusters that differ only in their links."""
     cluster = call.cluster
-    name = record, algorithm, cluster.nodes, cluster.devices_per_node, cluster.collectives
+    name = record, algorithm, cluster.nodes, cluster.devices_by_node, cluster.collectives
     if name not in _TRAFFIC:
         _TRAFFIC[name] = algorithm.traffic(call)
         while len(_TRAFFIC) > max(1, _KEPT_TRAFFIC // cluster.workers):

@@ -64,7 +64,7 @@ from gcsim.simulator.fabric.in_worlds import PathPrices
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.round_paths import MANY, Hops
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
+from gcsim.simulator.host import Devices, Traffic
 
 
 class DoubleTreeAllReduce:
@@ -138,7 +138,7 @@ class DoubleTreeAllReduce:
         last: Times = np.maximum(*finishes).max(axis=1)
         return last
 
-    def traffic(self, devices: int) -> Traffic:
+    def traffic(self, devices: Devices) -> Traffic:
         """Return the traffic: each piece travels once up and once down between child and parent."""
         trees = trees_of_ranks(self._fabric.nodes, self._fabric.devices)
         ends, size = np.zeros((2, self._fabric.ranks), dtype=np.int64)
@@ -187,16 +187,17 @@ def _classes_together(fabric: Fabric) -> tuple[Classes, list[list[list[int]]]] |
 
 
 @lru_cache(maxsize=4)
-def _each_rank(nodes: int, devices: int) -> Classes:
+def _each_rank(nodes: int, devices: Devices) -> Classes:
     """Return classes of one rank each; hops are numbered like the messages."""
-    everyone = np.arange(2 * (nodes * devices - 1), dtype=np.int64)
+    messages = sum(len(tree.below) for tree in trees_of_ranks(nodes, devices))
+    everyone = np.arange(messages, dtype=np.int64)
     return _classes(nodes, devices, everyone, everyone)
 
 
-def _classes(nodes: int, devices: int, up: Ranks, down: Ranks) -> Classes:
+def _classes(nodes: int, devices: Devices, up: Ranks, down: Ranks) -> Classes:
     """Return the classes given the kinds of the messages, those of the first tree first."""
     trees = trees_of_ranks(nodes, devices)
-    by_rank = np.full((2, len(trees), nodes * devices), -1, dtype=np.int64)
+    by_rank = np.full((2, len(trees), len(trees[0].parent)), -1, dtype=np.int64)
     for way, numbers in zip(by_rank, (up, down), strict=True):
         for hops, tree, own in zip(way, trees, np.split(numbers, len(trees)), strict=True):
             hops[tree.below] = own
@@ -483,7 +484,7 @@ class _Direction:
 
 @lru_cache(maxsize=16)
 def _ends_of_trees(
-    nodes: int, devices: int, upwards: bool
+    nodes: int, devices: Devices, upwards: bool
 ) -> tuple[Ranks, Ranks, NDArray[np.int64]]:
     """Return sender, receiver and stream of each message, those of the first tree first."""
     trees = trees_of_ranks(nodes, devices)

@@ -146,7 +146,7 @@ def prepare(call: Call) -> HierarchicalAllReduce:
 
 def traffic(call: Call) -> Traffic:
     """Return the traffic of the leaders' ring, and two messages per other device."""
-    nodes, devices = call.fabric.nodes, call.fabric.devices
+    nodes, devices = call.fabric.nodes, call.cluster.devices_per_node
     blocks = chunks(call.nbytes, nodes, call.element)
     ring = ring_traffic([1] * nodes, blocks, devices=1, firsts=(0, 1))
     ends = np.full(nodes * devices, 2, dtype=np.int64)

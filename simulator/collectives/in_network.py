@@ -29,7 +29,7 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.fabric.link_table import LinkTable
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
+from gcsim.simulator.host import Traffic, first_ranks
 from gcsim.simulator.network.paths import with_framing
 
 
@@ -51,19 +51,20 @@ class InNetwork:
         `result`: bytes on each rank; `share`: for the devices' own links, None: no switch inside
         nodes; `tree`: between nodes, None: the switch; `inside`: time to begin and end within a
         node."""
-        self._sent, self._result = sent, result
-        self._devices = call.cluster.devices_per_node
+        self._sent, self._result, self._ranks = sent, result, call.cluster.workers
+        self._devices = call.cluster.devices_by_node
+        self._first = first_ranks(call.cluster.nodes, self._devices)
         self._leaders, self._tree, self._inside = leaders, tree, inside
         ranks = leaders.everyone
         self._hops = leaders.hops(ranks, np.roll(ranks, -1)) if leaders.nodes > 1 else None
         self._bus = LinkTable()
-        self._switched = share is not None and self._devices > 1
+        self._switched = share is not None and self._devices != 1
         self._bus.add(with_framing(call.cluster.intra_node, share or Fraction(1), Fraction(0)))
         self.nbytes = 4096 + (0 if tree is None else tree.nbytes)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times, as defined by `Prepared`."""
-        ready = starts.reshape(-1, self._devices).max(axis=1) + self._inside  # [nodes]
+        ready = np.maximum.reduceat(starts, self._first) + self._inside  # [nodes]
         finishes = ready
         if self._tree is not None:
             finishes = self._tree(ready, key)
@@ -85,10 +86,10 @@ class InNetwork:
     @property
     def traffic(self) -> Traffic:
         """Traffic of each node's first device: the tree's, or one message each way."""
-        ends, nbytes = np.zeros((2, self._leaders.nodes * self._devices), dtype=np.int64)
+        ends, nbytes = np.zeros((2, self._ranks), dtype=np.int64)
         if self._tree is not None:
             between = self._tree.traffic(1)
-            ends[:: self._devices], nbytes[:: self._devices] = between.ends, between.nbytes
+            ends[self._first], nbytes[self._first] = between.ends, between.nbytes
         elif self._hops is not None:
-            ends[:: self._devices], nbytes[:: self._devices] = 2, self._sent + self._result
+            ends[self._first], nbytes[self._first] = 2, self._sent + self._result
         return Traffic.of_ranks(ends, nbytes, self._devices)

@@ -133,7 +133,7 @@ _CORRECTION: dict[Protocol, tuple[int, ...]] = {
 
 class _TunerView(NamedTuple):
     nodes: int
-    devices_per_node: int
+    ranks: int
     rate: Fraction  # W
     inside: Fraction  # of the NVLink; 0 over PCIe
     adds: tuple[bool, bool]  # whether switches add: inside nodes, between them
@@ -147,7 +147,7 @@ class _TunerView(NamedTuple):
         heads = _MOST_GATHERED if alone else min(cluster.nics_per_node, _MOST_GATHERED)
         return _TunerView(
             nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
+            ranks=cluster.workers,
             rate=(inside or bus.bandwidth) if alone else line.bandwidth,
             inside=inside,
             adds=(
@@ -156,6 +156,11 @@ class _TunerView(NamedTuple):
             ),
             gathered=heads if equal else 0,
         )
+
+    @property
+    def devices_per_node(self) -> int:
+        """Number of devices per node, the mean rounded down (src/graph/tuning.cc)."""
+        return self.ranks // self.nodes
 
     def shapes(self, kind: Kind) -> set[Shape]:
         """Algorithms to choose from."""
@@ -227,8 +232,8 @@ def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction
 
 def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _TunerView) -> Fraction:
     """Return the predicted seconds of a mode from `_on`."""
-    nodes, devices = seen.nodes, seen.devices_per_node
-    ranks, rate = nodes * devices, mode.share * seen.rate
+    nodes, devices, ranks = seen.nodes, seen.devices_per_node, seen.ranks
+    rate = mode.share * seen.rate
     if mode.shape == "tree":
         size = (nbytes >> 6).bit_length() - 1
         correction = _CORRECTION[mode.protocol]
@@ -356,16 +361,16 @@ def tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
 
 def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
     """Return the bytes of a tree's piece: a buffer slot, halved until the pipeline fills."""
-    levels = cluster.nodes.bit_length() - 1
+    levels, devices = cluster.nodes.bit_length() - 1, cluster.workers // cluster.nodes
     if protocol == "ll":
         return 32 * 1024
     piece: int
     if protocol == "ll128":
-        piece, least = 576_000, 1 + levels + Fraction(cluster.devices_per_node, 10)
+        piece, least = 576_000, 1 + levels + Fraction(devices, 10)
         rules = [(64 * least, 1 << 17), (16 * least, 1 << 15)]
-        rules = [(pieces / cluster.devices_per_node, floor) for pieces, floor in rules]
+        rules = [(pieces / devices, floor) for pieces, floor in rules]
     else:
-        piece, depth = 512 * 1024, Fraction(cluster.devices_per_node - 1 + levels)
+        piece, depth = 512 * 1024, Fraction(devices - 1 + levels)
         rules = [(8 * depth, 1 << 17), (4 * depth, 1 << 16), (depth, 1 << 15)]
     for pieces, floor in rules:
         while nbytes // (CHANNELS * piece) < pieces and piece > floor:

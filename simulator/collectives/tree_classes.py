@@ -23,6 +23,7 @@ import numpy as np
 
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.round_paths import distinct
+from gcsim.simulator.host import Devices, first_ranks
 
 
 def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
@@ -39,10 +40,11 @@ def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
 class Tree:
     """A tree of ranks: the nodes' first devices form the tree, each with a chain of its node."""
 
-    def __init__(self, parent: Ranks, devices: int) -> None:
-        ranks = np.arange(len(parent) * devices, dtype=np.int64)
-        above = np.repeat(parent, devices) * devices
-        self.parent = np.where(ranks % devices == 0, above, ranks - 1)
+    def __init__(self, parent: Ranks, devices: Devices) -> None:
+        first = first_ranks(len(parent), devices)
+        ranks = np.arange(len(parent) * devices if isinstance(devices, int) else sum(devices))
+        self.parent = ranks - 1
+        self.parent[first] = first[parent]
         self.below = np.flatnonzero(self.parent != ranks)  # all ranks but the root
         self.root = np.flatnonzero(self.parent == ranks)
         above = self.parent[self.below]
@@ -73,7 +75,7 @@ def places(senders: Ranks) -> Ranks:
 
 
 @lru_cache(maxsize=16)
-def trees_of_ranks(nodes: int, devices: int) -> list[Tree]:
+def trees_of_ranks(nodes: int, devices: Devices) -> list[Tree]:
     """Both trees."""
     return [Tree(parent, devices) for parent in double_tree(nodes)]
 

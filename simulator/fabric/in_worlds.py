@@ -26,9 +26,10 @@ Figures = Callable[[Any, Sequence[str], str], Column]
 
 
 def plain(cluster: Cluster) -> bool:
-    """Whether all nodes have the same links, with only a rate, an overhead and a latency."""
+    """Whether all nodes have as many devices and the same links, with only a rate, an overhead and
+    a latency."""
     links = (cluster.network, cluster.intra_node, cluster.between_ranks)
-    alike = not (cluster.nics or cluster.buses or cluster.racks)
+    alike = not (cluster.nics or cluster.buses or cluster.racks or cluster.sizes)
     return alike and not any(
         link.up or link.factors or link.loss or link.alone or link.timed or link.random
         for link in links

@@ -35,6 +35,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Times, picoseconds
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks
+from gcsim.simulator.host import Devices, node_of_ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import across_uplink, path, share_link, with_framing
 
@@ -73,7 +74,7 @@ class RoundPaths:
     def __init__(
         self,
         *,
-        devices: int,
+        devices: Devices,
         nodes: int,
         nics: Sequence[Link],
         buses: Sequence[Link],
@@ -85,6 +86,8 @@ class RoundPaths:
         """`nics` and `buses`: one for all nodes or one each."""
         self.table = LinkTable()
         self._devices, self._nodes = devices, nodes
+        ranks = nodes * devices if isinstance(devices, int) else sum(devices)
+        self._node = node_of_ranks(ranks, devices)
         self._levels = racks.levels if racks else ()
         self._least = racks.least_shares(nics_per_node) if racks else ()
         self._shared_bus, self._framing = shared_bus, framing
@@ -112,9 +115,10 @@ class RoundPaths:
 
     @property
     def alike(self) -> bool:
-        """Whether all nodes have the same links and the same distance to all others."""
+        """Whether all nodes have as many devices, the same links and the same distance to all
+        others."""
         racks = any(below < self._nodes for below, _ in self._levels)
-        return len(self._links) == 2 and not racks
+        return len(self._links) == 2 and not racks and isinstance(self._devices, int)
 
     @property
     def flat(self) -> bool:
@@ -125,7 +129,7 @@ class RoundPaths:
         """Each rank's NIC in the table and its latency, if rounds depend only on the ends' NICs
         (the slower rate and half of each latency); else None."""
         racks = any(below < self._nodes for below, _ in self._levels)
-        if self._devices > 1 or racks or not self._plain or self._framing.network:
+        if self._devices != 1 or racks or not self._plain or self._framing.network:
             return None
         if self._stations.any():
             return None
@@ -180,7 +184,7 @@ class RoundPaths:
     ) -> tuple[list[_Ends], list[Integers], NDArray[np.bool_]]:
         """Return both ends of each message, the number of messages that share its uplink at each
         level (0: it crosses none), and whether it leaves its node."""
-        out, into = senders // self._devices, receivers // self._devices
+        out, into = self._node[senders], self._node[receivers]
         crosses = out != into
         ends, crossings = [], 0
         for node, rank in ((out, senders), (into, receivers)):

@@ -20,19 +20,20 @@ from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
 from gcsim.simulator.fabric.round_paths import Framing, Hops, Integers, RoundPaths
+from gcsim.simulator.host import Devices, first_ranks
 from gcsim.simulator.network.links import Link
 
 _KEPT_ROUNDS = 64
 
 
 class Fabric:
-    """Links of `nodes * devices` ranks, numbered node by node."""
+    """Links of all ranks, numbered node by node."""
 
     def __init__(
         self,
         *,
         nodes: int,
-        devices: int,
+        devices: Devices,
         nics: Sequence[Link],
         buses: Sequence[Link],
         racks: Racks | None = None,
@@ -42,7 +43,8 @@ class Fabric:
     ) -> None:
         """`nics` join a node to the others, `buses` its devices: one for all nodes or one per node.
         Each of `nics` represents `nics_per_node` NICs."""
-        self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
+        self.nodes, self.devices = nodes, devices
+        self.ranks = nodes * devices if isinstance(devices, int) else sum(devices)
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
             "nodes": nodes,
@@ -68,7 +70,7 @@ class Fabric:
         nodes = range(cluster.nodes)
         return Fabric(
             nodes=cluster.nodes,
-            devices=cluster.devices_per_node,
+            devices=cluster.devices_by_node,
             nics=[cluster.nic(node) for node in nodes] if cluster.nics else [cluster.network],
             buses=[cluster.buses.get(node, cluster.between_ranks) for node in nodes]
             if cluster.buses and cluster.between_ranks is cluster.intra_node
@@ -156,7 +158,7 @@ class Fabric:
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
         """Return the hop from each rank to its successor (mod p), or predecessor, while all hops of
         the ring are in use."""
-        return self._ring(1, backwards=backwards)
+        return self._ring(self.everyone, backwards=backwards)
 
     def ring_paths(self, *, backwards: bool = False) -> tuple[list[list[int]], Integers]:
         """Return the different paths of `ring_links`, and each rank's index among them."""
@@ -164,13 +166,13 @@ class Fabric:
 
     def leader_links(self) -> tuple[Link, ...]:
         """Return the hop from each node's first device to the next node's (mod N)."""
-        return self._ring(self.devices, backwards=False)
+        return self._ring(first_ranks(self.nodes, self.devices), backwards=False)
 
-    def _ring(self, every: int, *, backwards: bool) -> tuple[Link, ...]:
-        if (every, backwards) not in self._rings:
-            ranks = self.everyone[::every]
-            self._rings[every, backwards] = self.links(ranks, np.roll(ranks, 2 * backwards - 1))
-        return self._rings[every, backwards]
+    def _ring(self, ranks: Ranks, *, backwards: bool) -> tuple[Link, ...]:
+        name = len(ranks), backwards
+        if name not in self._rings:
+            self._rings[name] = self.links(ranks, np.roll(ranks, 2 * backwards - 1))
+        return self._rings[name]
 
     def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
         """Return the path of each message of a round, with its share."""

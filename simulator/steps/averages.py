@@ -113,7 +113,7 @@ class Averager:
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
         """Return the spans of iteration `number` >= 1, from its first rank's begin. A periodic
         iteration is replaced by its equal in the last cycle; large clusters as in `spans_of`."""
-        first = self.cluster.devices_per_node
+        first = len(self.cluster.ranks_of(0))
         if self._repeats(schedule):
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1

@@ -103,7 +103,7 @@ def result() -> Result:
             "cluster": {"nodes": list(nodes), "network": {"bandwidth": "10 Gbit/s"}},
             "seed": 0,
         },
-        provenance={"gradients": "synthetic: a formula of the tests", "seed": 0},
+        provenance={"gradients": {"source": "a formula of the tests"}, "seed": 0},
         rows=rows,
         wall={"total_s": 1.0},
         timelines=tuple(timeline(row) for row in rows if row.nodes == 32),

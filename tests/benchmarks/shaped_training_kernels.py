@@ -9,11 +9,12 @@ machine.
 
 import csv
 import sys
+from dataclasses import replace
 
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.kernels import by_class
+from gcsim.compressors.kernels import total
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import create
@@ -52,7 +53,7 @@ def main() -> None:
                 (0, [cost for compute in own for cost in compute.fixed]),
                 (1, [cost for compute in own for cost in compute.per_payload]),
             ):
-                for cost in by_class(costs):
+                for cost in total(replace(cost, name="", part=False) for cost in costs):
                     out.writerow(
                         [hook, stage, each, cost.kind, cost.launches, cost.nbytes, cost.flops]
                     )

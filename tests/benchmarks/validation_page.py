@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gcsim.analysis.validation.judge import run_suite
 from gcsim.analysis.validation.registry import chosen
-from gcsim.analysis.validation.report.write import figures, page, write_together
+from gcsim.analysis.validation.report.write import figures, page_text
+from gcsim.analysis.write import as_text, write_all
 
 
 def main() -> None:
@@ -17,12 +18,9 @@ def main() -> None:
         sys.exit(f"usage: {__doc__}")
     docs = Path(sys.argv[1])
     reports = [run_suite(suite) for suite in chosen()]
-    text = "\n".join(page(reports, "images/validation/")) + "\n"
-    folder = docs / "images" / "validation"
-    write_together(
-        {docs / "validation.md": text}
-        | {folder / name: make for name, make in figures(reports).items()}
-    )
+    text = as_text(lambda found: page_text(found, "images/validation/"))
+    write_all(reports, docs / "images" / "validation", figures(reports), ())
+    write_all(reports, docs, {"validation.md": text}, ())
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ def test_a_table_of_layers_stands_apart_and_only_in_full_with_its_layers() -> No
     table = {
         **details(Kind.models, "lenet"), "name": "mine", "build": None, "layers": layers,
     }  # fmt: skip
-    titles = dict(model_tables([table, details(Kind.models, "lenet")]))
+    listed = model_tables([table, details(Kind.models, "lenet")])
+    titles = {title: rows for title, _, rows in listed}
     assert [row[0] for row in titles["Images"]] == ["lenet"]
     (other,) = titles.keys() - {"Images"}
     assert "synthetic gradients only" in other

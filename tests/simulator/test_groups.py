@@ -145,13 +145,20 @@ def one_exchange(nbytes: int = BYTES, work: int = 10**6) -> TrafficProfile:
     return traffic(Exchange(computes=(kernels(work), decode), collectives=(record,)))
 
 
-def naive_ring(starts: list[int], nbytes: int, nics: list[Link], buses: list[Link]) -> list[int]:
-    """Exits of a ring all-reduce, two ranks a node: in each of 2 (p - 1) steps a rank sends a chunk
-    on, when it has received the one before and sent its own; both NICs' halves of the latency."""
+def naive_ring(
+    starts: list[int],
+    nbytes: int,
+    nics: list[Link],
+    buses: list[Link],
+    devices: tuple[int, ...] = (2,) * 4,
+) -> list[int]:
+    """Exits of a ring all-reduce: in each of 2 (p - 1) steps a rank sends a chunk on, when it has
+    received the one before and sent its own; both NICs' halves of the latency."""
     ranks = len(starts)
+    node = [node for node, count in enumerate(devices) for _ in range(count)]
 
     def hop(rank: int) -> tuple[float, float]:
-        here, there = rank // 2, (rank + 1) % ranks // 2
+        here, there = node[rank], node[(rank + 1) % ranks]
         ends = (buses[here],) * 2 if here == there else (nics[here], nics[there])
         rate = min(float(end.bandwidth) for end in ends)
         return nbytes / ranks / rate, sum(float(end.latency) for end in ends) / 2
@@ -175,6 +182,62 @@ def test_a_ring_over_two_groups_is_the_one_written_out(late: list[int]) -> None:
     found = execute(record, np.array(starts, dtype=np.int64), where)
     expected = naive_ring(starts, BYTES, [WIDE] * 2 + [QUICK] * 2, [NVLINK] * 2 + [PCIE] * 2)
     np.testing.assert_allclose(found, expected, rtol=0, atol=20)  # halves of picoseconds
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=4, max_size=4).filter(lambda own: len({*own}) > 1),
+    late=st.lists(st.integers(0, 400), min_size=16, max_size=16),
+)
+def test_a_ring_over_nodes_of_unlike_size_is_the_one_written_out(
+    sizes: list[int], late: list[int]
+) -> None:
+    where = replace(two(FAST, SLOW, all_reduce="ring"), sizes=tuple(sizes))
+    starts = [time * 1_000_000 for time in late[: where.workers]]
+    nbytes = 4 * 1000 * where.workers  # equal chunks
+    record = CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=4)
+    found = execute(record, np.array(starts, dtype=np.int64), where)
+    links = [WIDE] * 2 + [QUICK] * 2, [NVLINK] * 2 + [PCIE] * 2
+    expected = naive_ring(starts, nbytes, *links, tuple(sizes))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * where.workers)
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4))
+def test_rounds_share_the_nics_of_nodes_of_unlike_size(sizes: list[int]) -> None:
+    """Pairwise exchange: in step s every rank sends to rank r + s; a message's rate is a NIC's,
+    divided by the messages that leave the sender's node or reach the receiver's."""
+    where = replace(cluster(len(sizes), max(sizes)), sizes=tuple(sizes))
+    p, part = where.workers, 10_000
+    node = [node for node, count in enumerate(sizes) for _ in range(count)]
+    ready = [0.0] * p
+    for hop in range(1, p):
+        to = [(rank + hop) % p for rank in range(p)]
+        far = [(node[rank], node[to[rank]]) for rank in range(p) if node[rank] != node[to[rank]]]
+        left, arrived = [*ready], [0.0] * p
+        for rank, partner in enumerate(to):
+            ends = node[rank], node[partner]
+            crowd = max(sum(ends[end] == way[end] for way in far) for end in (0, 1))
+            near = ends[0] == ends[1]
+            left[rank] += part * (100 if near else 800 * crowd)
+            arrived[partner] = left[rank] + (10_000_000 if near else 50_000_000)
+        ready = [max(pair) for pair in zip(left, arrived, strict=True)]
+    record = CollectiveRecord(kind="all_to_all", sent=(part * p,))
+    assert execute(record, np.zeros(p, dtype=np.int64), where).tolist() == ready
+
+
+@pytest.mark.parametrize("transport", ["gloo", "nccl", "mpich", "textbook"])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "all_to_all", "push_pull"])
+def test_equal_sizes_are_todays_cluster_to_the_picosecond(kind: Any, transport: Any) -> None:
+    nics = {0: WIDE, 2: QUICK}
+    plain = cluster(
+        4, 2, transport=transport, nics=nics, servers=3 if kind == "push_pull" else None
+    )
+    stated = replace(plain, sizes=(2,) * 4)
+    starts = np.arange(8, dtype=np.int64) % 3 * 1_000_000
+    for nbytes in (400, 40_000, 40_000_000):
+        record = CollectiveRecord(kind=kind, sent=(nbytes,), element=4, pulled=nbytes)
+        np.testing.assert_array_equal(
+            execute(record, starts, stated), execute(record, starts, plain)
+        )
 
 
 def iteration(where: Cluster, compute: ComputeTimes, **training: Any) -> Prediction:

@@ -68,8 +68,7 @@ class Arrival:
     """None without recorded shapes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A kernel that a GPU executed."""
 
     launched: float
@@ -121,7 +120,7 @@ class _Collector:
         self._path = path
         self._marks = Marks()
         self._launches: dict[int, float] = {}
-        self._pending: list[tuple[int, Span, tuple[str, str], bool]] = []
+        self._pending: list[tuple[int, tuple[float, float, tuple[str, str], bool]]] = []
         self._reduces: dict[str, list[tuple[float, int]]] = {}
 
     def collect(self, found: Iterable[Event]) -> Marks:
@@ -140,74 +139,59 @@ class _Collector:
     def _complete(self, event: Event, kind: str, name: str) -> None:
         """Collect a "complete" event, which has a start and a duration."""
         self._marks.linked |= kind == KIND
-        if kind in _GPU_WORK or kind.endswith(("runtime", "driver")):
-            self._gpu(event, kind, name)
-        elif name.startswith(_NODE):
-            if (span := self._span(event)) is not None:
-                self._marks.nodes.append(span.start)
-        elif name.removeprefix("struct ") == GRADIENT:  # so on Windows
-            span = self._span(event)
-            if span is None:
+        gradient = name.removeprefix("struct ") == GRADIENT  # so on Windows
+        span = _span(event)
+        if span is None:
+            if gradient:
                 message = "gcsim reads the traces of torch.profiler (PyTorch 1.8 and later)"
                 raise unreadable(self._path, f"has an event {GRADIENT} without ts and dur", message)
+        elif kind in _GPU_WORK or kind.endswith(("runtime", "driver")):
+            self._gpu(event, kind, name, span)
+        elif name.startswith(_NODE):
+            self._marks.nodes.append(span.start)
+        elif gradient:
             shape = _shape(_arguments(event))
             self._marks.gradients.append(Arrival(start=span.start, end=span.end, shape=shape))
         elif kind.startswith("gpu_"):
             return  # the host's annotations again, as a GPU saw them
         elif name.startswith("ProfilerStep"):
-            self._marks.steps.extend(_one(self._span(event)))
+            self._marks.steps.append(span)
         elif name.startswith("Optimizer.step#"):
-            self._marks.optimizers.extend(_one(self._span(event)))
+            self._marks.optimizers.append(span)
         elif name == "DistributedDataParallel.forward":
-            self._marks.forwards.extend(_one(self._span(event)))
+            self._marks.forwards.append(span)
         elif name in _ALL_REDUCES:
-            self._collective(event, name)
+            self._collective(_arguments(event), name, span.start)
         elif name.startswith("aten::"):
             self._marks.gpu_operators |= any(word in name for word in _GPU_ONLY)
             if name in _LAYERS:
                 self._marks.batches.update(_batch(_arguments(event), _LAYERS[name]))
 
-    def _collective(self, event: Event, name: str) -> None:
-        arguments = _arguments(event)
+    def _collective(self, arguments: dict[str, Any], name: str, start: float) -> None:
         if name == "record_param_comms" and "reduce" not in str(arguments.get("Collective name")):
             return
-        span = self._span(event)
-        if span is not None:
-            told = finite(arguments.get("In msg nelems"))
-            elements = _elements(arguments) if told is None else int(told)
-            self._reduces.setdefault(name, []).append((span.start, elements))
+        told = finite(arguments.get("In msg nelems"))
+        elements = _elements(arguments) if told is None else int(told)
+        self._reduces.setdefault(name, []).append((start, elements))
 
-    def _gpu(self, event: Event, kind: str, name: str) -> None:
+    def _gpu(self, event: Event, kind: str, name: str, span: Span) -> None:
         arguments = _arguments(event)
-        span, number = self._span(event), arguments.get("correlation")
-        if span is None or not isinstance(number, int):
+        number = arguments.get("correlation")
+        if not isinstance(number, int):
             return
         if kind not in _GPU_WORK:
             self._launches[number] = span.start
             return
         stream = (str(event.get("pid")), str(arguments.get("stream", event.get("tid"))))
         collective = "nccl" in name.lower() or "rccl" in name.lower()
-        self._pending.append((number, span, stream, collective))
-
-    @staticmethod
-    def _span(event: Event) -> Span | None:
-        start, lasted = finite(event.get("ts")), finite(event.get("dur"))
-        if start is None or lasted is None or lasted < 0:
-            return None
-        return Span(start, start + lasted)
+        self._pending.append((number, (*span, stream, collective)))
 
     def _settled(self) -> Marks:
         """Match kernels with their launches and sort everything."""
         marks = self._marks
         marks.kernels = [
-            Kernel(
-                launched=self._launches[number],
-                start=span.start,
-                end=span.end,
-                stream=stream,
-                collective=collective,
-            )
-            for number, span, stream, collective in self._pending
+            Kernel(self._launches[number], *ran)
+            for number, ran in self._pending
             if number in self._launches
         ]
         marks.kernels.sort(key=lambda kernel: kernel.launched)
@@ -223,8 +207,11 @@ class _Collector:
         return marks
 
 
-def _one(span: Span | None) -> tuple[Span, ...]:
-    return () if span is None else (span,)
+def _span(event: Event) -> Span | None:
+    start, lasted = finite(event.get("ts")), finite(event.get("dur"))
+    if start is None or lasted is None or lasted < 0:
+        return None
+    return Span(start, start + lasted)
 
 
 def _arguments(event: Event) -> dict[str, Any]:
@@ -232,9 +219,14 @@ def _arguments(event: Event) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
+def _input(arguments: dict[str, Any], place: int = 0) -> Any:
+    """Return the recorded shape of an operator's input, or of a list of inputs; None if unknown."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
-    first = dims[0] if isinstance(dims, list) and dims else None
+    return dims[place] if isinstance(dims, list) and len(dims) > place else None
+
+
+def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
+    first = _input(arguments)
     if not isinstance(first, list) or not all(type(size) is int for size in first):
         return None
     return tuple(first)
@@ -242,8 +234,7 @@ def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
 
 def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
     """Return the number of samples in an operator's input; empty if unknown."""
-    dims = arguments.get("Input Dims", arguments.get("Input dims"))
-    given = dims[place] if isinstance(dims, list) and len(dims) > place else None
+    given = _input(arguments, place)
     if not isinstance(given, list) or len(given) < 2 or type(given[0]) is not int:
         return ()
     return (given[0],)
@@ -251,8 +242,7 @@ def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
 
 def _elements(arguments: dict[str, Any]) -> int:
     """Return the elements of the first input, perhaps a list of tensors; 0 if unknown."""
-    dims = arguments.get("Input Dims", arguments.get("Input dims"))
-    first = dims[0] if isinstance(dims, list) and dims else None
+    first = _input(arguments)
     if not isinstance(first, list) or not first:
         return 0
     tensors = first if all(isinstance(size, list) for size in first) else [first]

@@ -152,17 +152,15 @@ def is_chakra_protobuf(head: bytes) -> bool:
     return len(body) > 3 and body[0] == 0x0A and b"\x0a" in body[2:5] and b"schema" in body[:64]
 
 
-_Event = dict[str, Any]
-
 _BEFORE = 1e-3
 """Microseconds: a launch that ends where the next operator begins belongs to the one before."""
 KIND = "chakra"
 """Category of the host's events made here."""
 
 
-def _as_events(nodes: Iterable[_Event]) -> Iterator[_Event]:
+def _as_events(nodes: Iterable[Event]) -> Iterator[Event]:
     """Yield the events of a trace's nodes; none without times."""
-    launched: list[tuple[float, float, _Event]] = []
+    launched: list[tuple[float, float, Event]] = []
     forwards: dict[float, float] = {}
     for node in nodes:
         start, lasted = finite(node.get("ts")), finite(node.get("inclusive_dur"))
@@ -188,7 +186,7 @@ def _as_events(nodes: Iterable[_Event]) -> Iterator[_Event]:
     yield from _kernels(launched)
 
 
-def _kernels(launched: list[tuple[float, float, _Event]]) -> Iterator[_Event]:
+def _kernels(launched: list[tuple[float, float, Event]]) -> Iterator[Event]:
     """Yield each kernel with its launch; a stream runs them in order."""
     free: defaultdict[str, float] = defaultdict(lambda: float("-inf"))
     launched.sort(key=lambda kernel: kernel[0])
@@ -207,7 +205,7 @@ def _kernels(launched: list[tuple[float, float, _Event]]) -> Iterator[_Event]:
         }  # fmt: skip
 
 
-def _sequence(node: _Event) -> float | None:
+def _sequence(node: Event) -> float | None:
     """Return the number that a backward operator shares with its forward operator."""
     attributes = node.get("attrs")
     told = {

@@ -50,8 +50,9 @@ def counted_facts(
 ) -> ModelFacts:
     """Count `module` while `forward` calls it on `samples` samples, without training. Layers are in
     the order of their first call; one that is never called (its parent uses its parameters) comes
-    after its parent. Parameters are the trainable ones; a shared one belongs to the first layer in
-    registration order (an output tied to its embedding is a layer without parameters)."""
+    after its parent; without any call the order is that of registration. Parameters are the
+    trainable ones; a shared one belongs to the first layer in registration order (an output tied to
+    its embedding is a layer without parameters)."""
     numbers = {id(p): i for i, (_, p) in enumerate(trainable(module))}
     owned: dict[str, list[int]] = {}
     taken: set[int] = set()
@@ -68,7 +69,7 @@ def counted_facts(
         called = prefix
         while called and called not in order:
             called = called.rpartition(".")[0]
-        return order[called], registration.index(prefix)
+        return order.get(called, 0), registration.index(prefix)
 
     return ModelFacts(
         name=name,

@@ -85,6 +85,7 @@ class DenseNet(nn.Module):
                 channels //= 2
         self.features.add_module("norm5", nn.BatchNorm2d(channels))
         self.classifier = nn.Linear(channels, 1000)
+        draw_fan_in(self.features, [], variance=2.0)
 
     def forward(self, images: Tensor) -> Tensor:
         """`[batch, 3, 224, 224]` to logits `[batch, 1000]`."""
@@ -93,13 +94,7 @@ class DenseNet(nn.Module):
         return logits
 
 
-def _densenet(growth: int, layers: tuple[int, ...]) -> nn.Module:
-    model = DenseNet(growth, layers)
-    draw_fan_in(model.features, [], variance=2.0)
-    return model
-
-
-densenet121 = partial(_densenet, 32, (6, 12, 24, 16))
+densenet121 = partial(DenseNet, 32, (6, 12, 24, 16))
 """7,978,856 parameters in 364 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-densenet161 = partial(_densenet, 48, (6, 12, 36, 24))
+densenet161 = partial(DenseNet, 48, (6, 12, 36, 24))
 """28,681,000 parameters in 484 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""

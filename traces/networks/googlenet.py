@@ -135,6 +135,7 @@ class GoogLeNet(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(0.4)  # table 1
         self.fc = nn.Linear(channels, 1000)
+        draw_fan_out(self)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """`[batch, 3, 224, 224]` to logits `[batch, 1000]`: of the last layer, then of `aux2` and
@@ -152,13 +153,7 @@ class GoogLeNet(nn.Module):
         return (logits, *others) if others else logits
 
 
-def _drawn(*, inner: bool) -> nn.Module:
-    model = GoogLeNet(inner=inner)
-    draw_fan_out(model)
-    return model
-
-
-googlenet = partial(_drawn, inner=False)
+googlenet = partial(GoogLeNet, inner=False)
 """6,624,904 parameters in 173 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-googlenet_aux = partial(_drawn, inner=True)
+googlenet_aux = partial(GoogLeNet, inner=True)
 """13,004,888 parameters in 187 tensors: with the two inner classifiers."""

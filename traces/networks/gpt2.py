@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -109,26 +110,15 @@ class Gpt2(nn.Module):
                 nn.init.zeros_(parameter)
 
 
-def gpt2() -> nn.Module:
-    """GPT-2 small: 124,439,808 parameters in 148 tensors."""
-    return Gpt2(vocabulary=50_257, positions=1024, width=768, blocks=12, heads=12)
-
-
-def transformer_small() -> nn.Module:
-    """A transformer for 64 of the 97 characters of `tasks/text.py`."""
-    return Gpt2(vocabulary=97, positions=64, width=64, blocks=2, heads=4, tied=False)
-
-
-def transformer_tiny() -> nn.Module:
-    """A transformer for 32 of them, for whole trainings on a CPU."""
-    return Gpt2(vocabulary=97, positions=32, width=32, blocks=1, heads=2, tied=False)
-
-
-def transformer_tiny_x2() -> nn.Module:
-    """`transformer_tiny` at twice the width: 64,576 parameters."""
-    return Gpt2(vocabulary=97, positions=32, width=64, blocks=1, heads=2, tied=False)
-
-
-def transformer_tiny_x4() -> nn.Module:
-    """`transformer_tiny` at four times the width: 227,456 parameters."""
-    return Gpt2(vocabulary=97, positions=32, width=128, blocks=1, heads=2, tied=False)
+gpt2 = partial(Gpt2, vocabulary=50_257, positions=1024, width=768, blocks=12, heads=12)
+"""GPT-2 small: 124,439,808 parameters in 148 tensors."""
+_characters = partial(Gpt2, vocabulary=97, tied=False)
+transformer_small = partial(_characters, positions=64, width=64, blocks=2, heads=4)
+"""A transformer for 64 of the 97 characters of `tasks/text.py`."""
+_tiny = partial(_characters, positions=32, blocks=1, heads=2)
+transformer_tiny = partial(_tiny, width=32)
+"""A transformer for 32 of them, for whole trainings on a CPU."""
+transformer_tiny_x2 = partial(_tiny, width=64)
+"""`transformer_tiny` at twice the width: 64,576 parameters."""
+transformer_tiny_x4 = partial(_tiny, width=128)
+"""`transformer_tiny` at four times the width: 227,456 parameters."""

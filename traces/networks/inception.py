@@ -188,6 +188,7 @@ class InceptionV3(nn.Module):
         self.inner = inner
         self.dropout = nn.Dropout(0.2)
         self.fc = nn.Linear(channels, 1000)
+        self._draw_weights()
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """`[batch, 3, 299, 299]` to logits `[batch, 1000]`: of the last layer, then the inner
@@ -205,20 +206,17 @@ class InceptionV3(nn.Module):
         logits: Tensor = self.fc(self.dropout(pooled))
         return (logits, *others) if others else logits
 
-
-def _drawn(*, inner: bool) -> nn.Module:
-    model = InceptionV3(inner=inner)
-    deviations = {"AuxLogits.conv1.conv": 0.01, "AuxLogits.fc": 0.001, "fc": 0.01}
-    for name, layer in model.named_modules():
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            deviation = deviations.get(name, 0.1)
-            nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-    return model
+    def _draw_weights(self) -> None:
+        deviations = {"AuxLogits.conv1.conv": 0.01, "AuxLogits.fc": 0.001, "fc": 0.01}
+        for name, layer in self.named_modules():
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                std = deviations.get(name, 0.1)
+                nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
 
-inception_v3 = partial(_drawn, inner=False)
+inception_v3 = partial(InceptionV3, inner=False)
 """23,834,568 parameters in 284 tensors; `[batch, 3, 299, 299]` to `[batch, 1000]`."""
-inception_v3_aux = partial(_drawn, inner=True)
+inception_v3_aux = partial(InceptionV3, inner=True)
 """27,161,264 parameters in 292 tensors: with the inner classifier."""

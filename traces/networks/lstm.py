@@ -19,6 +19,8 @@ checked in the paper.
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 
@@ -43,18 +45,17 @@ class LstmLanguageModel(nn.Module):
         return logits
 
 
-def lstm_ptb_650() -> nn.Module:
-    """Zaremba's medium model: 19,780,400 parameters in 11 tensors."""
-    model = LstmLanguageModel(vocabulary=10_000, width=650, layers=2, dropout=0.5)
-    _draw_uniform(model, 0.05)
+def _zaremba(width: int, dropout: float, bound: float) -> nn.Module:
+    model = LstmLanguageModel(vocabulary=10_000, width=width, layers=2, dropout=dropout)
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
     return model
 
 
-def lstm_ptb_1500() -> nn.Module:
-    """Zaremba's large model: 66,034,000 parameters in 11 tensors."""
-    model = LstmLanguageModel(vocabulary=10_000, width=1500, layers=2, dropout=0.65)
-    _draw_uniform(model, 0.04)
-    return model
+lstm_ptb_650 = partial(_zaremba, 650, 0.5, 0.05)
+"""Zaremba's medium model: 19,780,400 parameters in 11 tensors."""
+lstm_ptb_1500 = partial(_zaremba, 1500, 0.65, 0.04)
+"""Zaremba's large model: 66,034,000 parameters in 11 tensors."""
 
 
 def lstm_wt2_650() -> nn.Module:
@@ -65,8 +66,3 @@ def lstm_wt2_650() -> nn.Module:
     nn.init.uniform_(model.encoder.weight, -0.1, 0.1)
     nn.init.zeros_(model.decoder.bias)
     return model
-
-
-def _draw_uniform(model: nn.Module, bound: float) -> None:
-    for parameter in model.parameters():
-        nn.init.uniform_(parameter, -bound, bound)

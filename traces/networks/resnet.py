@@ -15,6 +15,7 @@ scale of batch norm at one, the output layer as torch draws it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
@@ -68,103 +69,80 @@ class Bottleneck(nn.Module):
 
 
 class ZeroPadded(nn.Module):
-    """Shortcut without parameters: every second pixel, with channels of zeros on both sides."""
+    """Shortcut without parameters: every `stride`-th pixel, with channels of zeros on both sides;
+    `[batch, inputs, h, w]` to `[batch, outputs, h / stride, w / stride]`."""
 
-    def __init__(self, added: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.added, self.stride = added, stride
+        self.added, self.stride = outputs - inputs, stride
 
     def forward(self, maps: Tensor) -> Tensor:
-        """`[batch, c, h, w]` to `[batch, c + added, h / stride, w / stride]`."""
+        """Run the shortcut."""
         kept = maps[:, :, :: self.stride, :: self.stride]
         before = self.added // 2
         return pad(kept, (0, 0, 0, 0, before, self.added - before))
 
 
-Block = type[BasicBlock] | type[Bottleneck]
-
-
-def _stage(block: Block, inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
-    outputs = block.expansion * width
-    shortcut = None
-    if stride != 1 or inputs != outputs:
-        shortcut = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
-        )
-    rest = [block(outputs, width, 1, None) for _ in range(count - 1)]
-    return nn.Sequential(block(inputs, width, stride, shortcut), *rest)
+def _projected(inputs: int, outputs: int, stride: int) -> nn.Module:
+    convolution = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
 
 class ResNet(nn.Sequential):
     """Images to logits; its children run one after the other."""
 
-
-def _imagenet(block: Block, counts: tuple[int, ...], *, classes: int, small: bool) -> nn.Module:
-    """Build `counts` blocks per stage; `small` images (32 x 32) keep their size before them."""
-    if small:
-        stem = [("conv1", nn.Conv2d(3, 64, 3, padding=1, bias=False))]
-    else:
-        stem = [("conv1", nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False))]
-    layers: list[tuple[str, nn.Module]] = [*stem, ("bn1", nn.BatchNorm2d(64)), ("relu", nn.ReLU())]
-    if not small:
-        layers.append(("maxpool", nn.MaxPool2d(3, stride=2, padding=1)))
-    inputs = 64
-    for number, count in enumerate(counts):
-        width = 64 << number
-        stage = _stage(block, inputs, width, count, stride=1 if number == 0 else 2)
-        layers.append((f"layer{number + 1}", stage))
-        inputs = block.expansion * width
-    return _finished(layers, inputs, classes)
-
-
-def _cifar(layers: int) -> nn.Module:
-    """Build three stages of (layers - 2) / 6 blocks."""
-    blocks = (layers - 2) // 6
-    parts: list[tuple[str, nn.Module]] = [
-        ("conv1", nn.Conv2d(3, 16, 3, padding=1, bias=False)),
-        ("bn1", nn.BatchNorm2d(16)),
-        ("relu", nn.ReLU()),
-    ]
-    inputs = 16
-    for number, width in enumerate((16, 32, 64)):
-        first = BasicBlock(
-            inputs,
-            width,
-            1 if number == 0 else 2,
-            None if number == 0 else ZeroPadded(width - inputs, 2),
-        )
-        rest = [BasicBlock(width, width, 1, None) for _ in range(blocks - 1)]
-        parts.append((f"layer{number + 1}", nn.Sequential(first, *rest)))
-        inputs = width
-    return _finished(parts, inputs, classes=10)
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        widths: tuple[int, ...],
+        counts: tuple[int, ...],
+        shortcut: Callable[[int, int, int], nn.Module],
+        *,
+        classes: int,
+        small: bool,
+    ) -> None:
+        """Build a stage of blocks for each width; `shortcut` makes those that change size. `small`
+        images (32 x 32) keep their size before the stages."""
+        inputs = widths[0]
+        kernel, stride = (3, 1) if small else (7, 2)
+        first = nn.Conv2d(3, inputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+        layers: dict[str, nn.Module] = {
+            "conv1": first, "bn1": nn.BatchNorm2d(inputs), "relu": nn.ReLU(),
+        }  # fmt: skip
+        if not small:
+            layers["maxpool"] = nn.MaxPool2d(3, stride=2, padding=1)
+        for number, (width, count) in enumerate(zip(widths, counts, strict=True), start=1):
+            outputs, stride = block.expansion * width, 1 if number == 1 else 2
+            changes = stride != 1 or inputs != outputs
+            carried = shortcut(inputs, outputs, stride) if changes else None
+            rest = [block(outputs, width, 1, None) for _ in range(count - 1)]
+            begun = block(inputs, width, stride, carried)
+            layers[f"layer{number}"] = nn.Sequential(begun, *rest)
+            inputs = outputs
+        fc = nn.Linear(inputs, classes)
+        layers |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": fc}
+        super().__init__(OrderedDict(layers))
+        draw_fan_out(self)
 
 
-def _finished(layers: list[tuple[str, nn.Module]], inputs: int, classes: int) -> nn.Module:
-    layers += [
-        ("avgpool", nn.AdaptiveAvgPool2d(1)),
-        ("flatten", nn.Flatten()),
-        ("fc", nn.Linear(inputs, classes)),
-    ]
-    model = ResNet(OrderedDict(layers))
-    draw_fan_out(model)
-    return model
-
-
-resnet18 = partial(_imagenet, BasicBlock, (2, 2, 2, 2), classes=1000, small=False)
+_stages = partial(ResNet, widths=(64, 128, 256, 512), shortcut=_projected)
+_imagenet = partial(_stages, classes=1000, small=False)
+_cifar = partial(ResNet, BasicBlock, (16, 32, 64), shortcut=ZeroPadded, classes=10, small=True)
+resnet18 = partial(_imagenet, BasicBlock, counts=(2, 2, 2, 2))
 """11,689,512 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-resnet34 = partial(_imagenet, BasicBlock, (3, 4, 6, 3), classes=1000, small=False)
+resnet34 = partial(_imagenet, BasicBlock, counts=(3, 4, 6, 3))
 """21,797,672 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-resnet50 = partial(_imagenet, Bottleneck, (3, 4, 6, 3), classes=1000, small=False)
+resnet50 = partial(_imagenet, Bottleneck, counts=(3, 4, 6, 3))
 """25,557,032 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-resnet101 = partial(_imagenet, Bottleneck, (3, 4, 23, 3), classes=1000, small=False)
+resnet101 = partial(_imagenet, Bottleneck, counts=(3, 4, 23, 3))
 """44,549,160 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-resnet152 = partial(_imagenet, Bottleneck, (3, 8, 36, 3), classes=1000, small=False)
+resnet152 = partial(_imagenet, Bottleneck, counts=(3, 8, 36, 3))
 """60,192,808 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-resnet18_cifar10 = partial(_imagenet, BasicBlock, (2, 2, 2, 2), classes=10, small=True)
+resnet18_cifar10 = partial(_stages, BasicBlock, counts=(2, 2, 2, 2), classes=10, small=True)
 """11,173,962 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-resnet20_cifar10 = partial(_cifar, 20)
+resnet20_cifar10 = partial(_cifar, (3, 3, 3))
 """269,722 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-resnet56_cifar10 = partial(_cifar, 56)
+resnet56_cifar10 = partial(_cifar, (9, 9, 9))
 """853,018 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-resnet110_cifar10 = partial(_cifar, 110)
+resnet110_cifar10 = partial(_cifar, (18, 18, 18))
 """1,727,962 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""

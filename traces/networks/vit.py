@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +110,7 @@ class VisionTransformer(nn.Module):
                 nn.init.zeros_(parameter)
 
 
-def vit_b16() -> nn.Module:
-    """ViT-B/16 for images of 224 x 224 and 1000 classes: 86,567,656 parameters in 152 tensors."""
-    return VisionTransformer(side=224, patch=16, width=768, blocks=12, heads=12, classes=1000)
+vit_b16 = partial(
+    VisionTransformer, side=224, patch=16, width=768, blocks=12, heads=12, classes=1000
+)
+"""ViT-B/16 for images of 224 x 224 and 1000 classes: 86,567,656 parameters in 152 tensors."""

@@ -9,6 +9,8 @@ Convolutions start with variance 2 / fan-out and the output layer's bias at zero
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
@@ -53,6 +55,7 @@ class WideResNet(nn.Module):
         self.layer1, self.layer2, self.layer3 = stages
         self.bn = nn.BatchNorm2d(inputs)
         self.fc = nn.Linear(inputs, classes)
+        draw_fan_out(self)
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -62,8 +65,5 @@ class WideResNet(nn.Module):
         return logits
 
 
-def wrn28_10_cifar10() -> nn.Module:
-    """36,479,194 parameters in 80 tensors; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-    model = WideResNet(28, 10, 10)
-    draw_fan_out(model)
-    return model
+wrn28_10_cifar10 = partial(WideResNet, 28, 10, 10)
+"""36,479,194 parameters in 80 tensors; `[batch, 3, 32, 32]` to `[batch, 10]`."""

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.live import WorkerGradients
@@ -78,15 +77,13 @@ class Recording:
         )
         self._capture.on_first = self._note_scale
         self._clock: PassClock | None = None
-        self._moments: _LoopMoments | None = None
+        self._moments = SecondMoments(self._model) if wanted.second_moments else None
+        self._moment_costs: dict[int, Costs] = {}
+        """Kernels that compute one mini-batch's second moments, by parameter."""
         self._first = FirstBatch(self._called)
         self._open()
         try:
-            if wanted.second_moments:  # refuse the model now, not after the first steps
-                self._moments = _LoopMoments(self._model)
-            if self._before:
-                self._release_moments()
-            else:
+            if not self._before:
                 self._watch()
         except BaseException:
             self._close()
@@ -94,15 +91,10 @@ class Recording:
         return self
 
     def _watch(self) -> None:
-        if self._wanted.second_moments and self._moments is None:
-            self._moments = _LoopMoments(self._model)
+        if self._moments is not None:
+            self._moments.follow()
         self._capture.start()
         self._first.watch()
-
-    def _release_moments(self) -> None:
-        if self._moments is not None:
-            self._moments.release()
-            self._moments = None
 
     def __exit__(
         self,
@@ -245,7 +237,7 @@ class Recording:
             self.iterations += 1
         self._capture.clear()
         if self._moments is not None:
-            self._moments.clear()
+            self._moments.follow()
 
     def _begin(self) -> None:
         """Determine, after the first iteration, what is recorded and how many iterations fit."""
@@ -273,9 +265,16 @@ class Recording:
         return False
 
     def _take_moments(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """Return the second moments of the single backward pass of the iteration, by parameter:
+        float32 on the CPU. Raises `InputError` if a parameter has no closed form or, in the first
+        iteration, is used outside its layer."""
         if self._moments is None:
             return None
-        return self._moments.take(gradients, self._scale, check=self.iterations == 0)
+        found = self._moments.followed(
+            gradients, self._scale, metered=not self._moment_costs, check=self.iterations == 0
+        )
+        self._moment_costs = self._moment_costs or found.costs
+        return tuple((value / self._scale**2).float().cpu() for value in found.values)
 
     def _store(
         self, gradients: Sequence[tuple[Tensor, ...]], moments: tuple[Tensor, ...] | None
@@ -379,41 +378,12 @@ class Recording:
             workers=self._workers,
             iterations=self.iterations,
             second_moments=self._wanted.second_moments,
-            moment_costs={} if self._moments is None else self._moments.costs,
+            moment_costs=self._moment_costs,
             source=source,
             ready_order=whole_order([*self._capture.arrived], len(self._parameters)),
             passes=self._times,
             buckets=_exchanged_buckets(self._called, [name for name, _ in self._parameters]),
         )
-
-
-class _LoopMoments:
-    """Second moments of the single backward pass of each iteration, until `release`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._watched = SecondMoments(model)
-        self._watched.watch()
-        self._watched.follow()
-        self.costs: dict[int, Costs] = {}
-        """Kernels that compute one mini-batch's second moments, by parameter."""
-
-    def take(self, gradients: Sequence[Tensor], scale: float, *, check: bool) -> tuple[Tensor, ...]:
-        """Take the second moments of the iteration that ends: by parameter, float32 on the CPU, in
-        its shape. `gradients` are those of the batch, divided by `scale`. Raises `InputError` if a
-        parameter has no closed form or, with `check`, is used outside its layer."""
-        found = self._watched.followed(
-            gradients, scale, segment=None if self.costs else meter.segment, check=check
-        )
-        self.costs = self.costs or found.costs
-        return tuple((value / scale**2).float().cpu() for value in found.values)
-
-    def clear(self) -> None:
-        """Start a new iteration."""
-        self._watched.follow()
-
-    def release(self) -> None:
-        """Remove the hooks and drop what they recorded."""
-        self._watched.release()
 
 
 _TOKEN = ".shared"  # noqa: S105 - a file's name

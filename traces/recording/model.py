@@ -8,14 +8,13 @@ more forward pass, without gradients; buffers and random numbers are restored af
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from gcsim.compressors.lazy_torch import Tensor, nn, torch
+from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.errors import InputError
-from gcsim.traces.models.building import trainable
-from gcsim.traces.models.facts import counted_facts, kind_of
-from gcsim.traces.profile import Layer, ModelFacts
+from gcsim.traces.models.facts import counted_facts
+from gcsim.traces.profile import ModelFacts
 
 _LOG = logging.getLogger(__name__)
 _WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module"}
@@ -74,12 +73,14 @@ class FirstBatch:
         """Return facts about `module`, the model without its wrappers; releases the batch. If the
         forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises `InputError` if
         no tensor was passed, or none has the batch size."""
+        from torch.utils._pytree import tree_leaves
+
         if self._given is None:
             message = "backward() was called, but the model's forward was not"
             raise InputError(message, place="model", hint="pass the module that the loop calls")
         args, kwargs = self._given
         self.release()
-        tensors = [*_tensors([*args, *kwargs.values()])]
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         sizes = [tensor.shape for tensor in tensors if tensor.dim()]
         samples = batch_size or (sizes[0][0] if sizes else 0)
         if samples < 1 or (sizes and not any(samples in size for size in sizes)):
@@ -94,15 +95,11 @@ class FirstBatch:
         tokens = next(
             (int(t.shape[1]) for t in tensors if t.dtype == torch.int64 and t.dim() == 2), 0
         )
+        count = partial(
+            counted_facts, called, module, samples=samples, batch=samples, tokens=tokens
+        )
         try:
-            return counted_facts(
-                called,
-                module,
-                lambda: module(*args, **kwargs),
-                samples=samples,
-                batch=samples,
-                tokens=tokens,
-            )
+            return count(lambda: module(*args, **kwargs))
         except Exception as error:  # a user's module may fail in any way
             _LOG.warning(
                 "the forward pass of %s cannot be repeated to count its FLOPs (%s: %s); the trace "
@@ -111,35 +108,4 @@ class FirstBatch:
                 type(error).__name__,
                 str(error).split("\n")[0],
             )
-            return _without_flops(called, module, samples, tokens)
-
-
-def _without_flops(name: str, module: nn.Module, batch: int, tokens: int) -> ModelFacts:
-    """Return facts without FLOPs, with layers in the order of registration."""
-    numbers = {id(p): i for i, (_, p) in enumerate(trainable(module))}
-    layers = []
-    for prefix, child in module.named_modules():
-        found = [numbers.pop(id(p), None) for p in child.parameters(recurse=False)]
-        owned = tuple(number for number in found if number is not None)
-        if owned:
-            layers.append(
-                Layer(name=prefix, parameters=owned, forward_flops=0, kind=kind_of(child))
-            )
-    return ModelFacts(
-        name=name,
-        parameters=sum(p.numel() for _, p in trainable(module)),
-        layers=tuple(layers),
-        samples_per_worker=batch,
-        tokens=tokens,
-    )
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """Yield all tensors in nested arguments."""
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, dict):
-        yield from _tensors(list(values.values()))
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _tensors(value)
+            return count(lambda: None)

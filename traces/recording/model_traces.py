@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.live import LiveTrainer, pick_device
@@ -83,9 +82,7 @@ def record_live(
             progress(f"training: loss {loss:.2f}", len(warmup_losses), total)
         costs: dict[int, Costs] = {}
         losses: list[float] = []
-        for taken in trainer.gradients(
-            kept, workers, with_second_moments=second_moments, segment=meter.segment
-        ):
+        for taken in trainer.gradients(kept, workers, with_second_moments=second_moments):
             writer.add(taken)
             losses.append(_finite(taken.loss, taken.iteration, taken.worker, learning_rate))
             costs = costs or taken.moment_costs

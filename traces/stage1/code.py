@@ -45,7 +45,7 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
     if compressor is not None:
         module, _, _ = compressor.partition(":")
         traces = users or [name for name in files if name.startswith(TRACES)]
-        found = reach({f"{COMPRESSORS}.{module}", *traces}, files.get, known)
+        found = reach({f"{COMPRESSORS}.{module}", *traces}, files.get, known.__getitem__)
         if _REGISTRY not in found:
             reached = found | {_REGISTRY}  # the registry creates the compressor only
         else:
@@ -73,7 +73,7 @@ def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def reach(
-    start: Iterable[str], file_of: Callable[[str], Path | None], known: Mapping[Path, Known]
+    start: Iterable[str], file_of: Callable[[str], Path | None], known: Callable[[Path], Known]
 ) -> set[str]:
     """Return the modules that some modules import, directly or indirectly, and their packages.
     `file_of` returns a module's file, None if its code does not count. A package's own file counts
@@ -86,7 +86,7 @@ def reach(
         found.add(name)
         file = file_of(name)
         assert file is not None
-        for imported in known[file][1]:
+        for imported in known(file)[1]:
             module = _absolute(imported, name, file)
             while module and file_of(module) is None:
                 module = module.rpartition(".")[0]  # a name inside a module

@@ -58,7 +58,7 @@ def own_code(
     dependencies are unchanged."""
     module = function.partition(":")[0]
     files = reached(module)
-    code = {name: _tree(str(path))[0] for name, path in sorted(files.items())}
+    code = {name: _tree(path)[0] for name, path in sorted(files.items())}
     folders = sorted({str(path.parent) for path in files.values()})
     name = _digest([function, code, os.getcwd()])
     known = (_calls.get(name) or _load(name)) if remembered else None
@@ -132,7 +132,7 @@ def reached(module: str) -> dict[str, Path]:
     def file_of(name: str) -> Path | None:
         return places(name)[0]
 
-    found = reach({module}, file_of, _Trees()) if file_of(module) else set()
+    found = reach({module}, file_of, _tree) if file_of(module) else set()
     return {name: file for name in found if (file := file_of(name))}
 
 
@@ -156,16 +156,8 @@ def _top(name: str, *, own: bool) -> tuple[Path | None, tuple[Path, ...]]:
     return None, (here / name,) if (here / name).is_dir() else ()
 
 
-class _Trees(dict[Path, Known]):
-    """Files that are parsed on demand."""
-
-    def __missing__(self, path: Path) -> Known:
-        self[path] = _tree(str(path))
-        return self[path]
-
-
-def _tree(path: str) -> Known:
-    return _tree_at(path, _stamp(path))
+def _tree(path: str | Path) -> Known:
+    return _tree_at(str(path), _stamp(path))
 
 
 @lru_cache(maxsize=4096)
@@ -200,7 +192,7 @@ def _hash(path: str) -> str | None:
         return None
 
 
-def _stamp(path: str) -> object:
+def _stamp(path: str | Path) -> object:
     """Return a value that changes with the file's content, as far as the file system tells."""
     try:
         status = os.stat(path)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.traces.storage.store import Trace
@@ -100,10 +100,9 @@ def fit_trace(trace: Trace, progress: Callable[[str], None] = lambda name: None)
 
 
 def _tensor_statistics(trace: Trace, number: int, name: str, shape: tuple[int, ...]) -> Statistics:
-    piece = TensorSlice(name=name, shape=shape, offset=0, index=number)
-    layout = BucketLayout(index=0, slices=(piece,))
+    layout = BucketLayout.behind(0, [(name, number, shape)])
     kept: dict[tuple[int, int], Tensor] = {}
-    keeps = 4 * piece.numel * trace.workers * trace.iterations <= _KEPT_BYTES
+    keeps = 4 * layout.numel * trace.workers * trace.iterations <= _KEPT_BYTES
 
     def samples(t: int, w: int) -> Tensor:
         if (t, w) in kept:

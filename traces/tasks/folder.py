@@ -18,7 +18,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, Problem
 from gcsim.files import open_file
 from gcsim.traces.models.registry import ModelEntry
-from gcsim.traces.tasks.split import Indices, Split
+from gcsim.traces.tasks.split import Split, TensorSamples
 
 PREFIX = "folder:"
 """Prefix of the task's name, before the path."""
@@ -97,40 +97,24 @@ def images(folder: Path, entry: ModelEntry) -> Split:
     found = listing(folder)
     numbers = {name: number for number, name in enumerate(found[_TRAIN])}
     pixels: dict[str, Tensor] = {}
-    labels: dict[str, Indices] = {}
+    labels: dict[str, Tensor] = {}
     for part, classes in found.items():
         paths = [(path, numbers[name]) for name, ones in classes.items() for path in ones]
         pixels[part] = torch.stack([_pixels(path, entry.input_shape) for path, _ in paths])
-        labels[part] = np.array([number for _, number in paths], dtype=np.int64)
+        labels[part] = torch.tensor([number for _, number in paths])
     learned = pixels[_TRAIN].float()
     mean = learned.mean((0, 2, 3), keepdim=True)
     deviation = learned.std((0, 2, 3), keepdim=True).clamp(min=1.0)  # of images of one colour
-    train, test = (Images(pixels[p], labels[p], mean, deviation) for p in (_TRAIN, _TEST))
+
+    def normalised(images: Tensor) -> Tensor:
+        return (images.float() - mean) / deviation
+
+    train, test = (TensorSamples(pixels[p], labels[p], normalised) for p in (_TRAIN, _TEST))
     return Split(
         train=train,
         test=test,
         source=f"{folder.name}: {len(train):,} images of {len(numbers)} classes",
     )
-
-
-class Images:
-    """Images as bytes `[n, channels, height, width]`, and their classes."""
-
-    def __init__(self, pixels: Tensor, labels: Indices, mean: Tensor, deviation: Tensor) -> None:
-        self._pixels, self._labels, self._mean, self._deviation = pixels, labels, mean, deviation
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    @property
-    def labels(self) -> Indices | None:
-        """Class of each image."""
-        return self._labels
-
-    def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Return the samples at these indices (`Samples.taken`)."""
-        chosen = self._pixels[torch.from_numpy(indices)].float()
-        return (chosen - self._mean) / self._deviation, torch.from_numpy(self._labels[indices])
 
 
 def _pixels(path: Path, shape: tuple[int, ...]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,10 +38,13 @@ class Split:
 
 
 class TensorSamples:
-    """Samples in memory: inputs `[n, ...]`, labels int64 `[n]`."""
+    """Samples in memory: inputs `[n, ...]`, which `prepare` turns into the model's as they are
+    taken, and labels int64 `[n]`."""
 
-    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
-        self._inputs, self._labels = inputs, labels
+    def __init__(
+        self, inputs: Tensor, labels: Tensor, prepare: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> None:
+        self._inputs, self._labels, self._prepare = inputs, labels, prepare
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -55,7 +58,7 @@ class TensorSamples:
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return the samples at these indices (`Samples.taken`)."""
         chosen = torch.from_numpy(indices)
-        return self._inputs[chosen], self._labels[chosen]
+        return self._prepare(self._inputs[chosen]), self._labels[chosen]
 
 
 class DatasetSamples:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.kernels import TimedKernel
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
@@ -46,9 +46,8 @@ def matrix_bucket(gradient: Tensor, *, second_moments: bool) -> Bucket:
     """Return a bucket with one matrix, as square as its number of elements allows."""
     elements = gradient.numel()
     columns = next(c for c in range(int(elements**0.5), 0, -1) if elements % c == 0)
-    piece = TensorSlice(name="weight", shape=(elements // columns, columns), offset=0, index=0)
     return Bucket(
-        layout=BucketLayout(index=0, slices=(piece,)),
+        layout=BucketLayout.behind(0, [("weight", 0, (elements // columns, columns))]),
         gradient=gradient,
         second_moment=gradient.square() * 2 if second_moments else None,
     )

@@ -22,13 +22,7 @@ from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.traces.models.building import trainable
-from gcsim.traces.moments import (
-    channels_last,
-    has_closed_form,
-    is_norm,
-    moment,
-    sequence_normalised,
-)
+from gcsim.traces.moments import channels_last, has_closed_form, is_norm, moment, normalised
 
 _CLOSE = 1e-3
 """Largest accepted relative deviation of a parameter's gradient; rounding causes about 1e-6."""
@@ -116,7 +110,7 @@ def _gradient(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, work
         return _embedding(layer, given, gradient, workers)
     if role == "bias" or is_norm(layer):
         terms = channels_last(layer, gradient)
-        terms = terms if role == "bias" else terms * sequence_normalised(layer, given)
+        terms = terms if role == "bias" else terms * normalised(layer, given)
         return terms.reshape(workers, -1, *layer.get_parameter(role).shape).sum(1)
     if isinstance(layer, torch.nn.Conv2d):
         shape, form = (

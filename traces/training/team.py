@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors import meter
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.scans import all_finite
@@ -295,7 +294,7 @@ class Team:
                 found = None
             else:
                 watched.backward(losses)  # gives the parameters separate gradients
-                found = watched.accumulate(None if self._moment_costs else meter.segment)
+                found = watched.accumulate(metered=not self._moment_costs)
                 for parameter, view in zip(self._parameters, views, strict=True):
                     assert parameter.grad is not None
                     view.add_(parameter.grad)

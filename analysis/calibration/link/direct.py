@@ -68,7 +68,10 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
         "latency": f"{catalogue}; add the output of ping -c 100 HOST",
     }
     if goodput is not None:
-        share = [rounded_number(each / line, _DIGITS) for each in _values(goodput)]
+        share = [
+            rounded_number(each / line, _DIGITS)
+            for each in (goodput.value, goodput.low, goodput.high)
+        ]
         found = found.exactly(efficiency=min(Fraction(1), share[0]), efficiency_range=_range(share))
         how["goodput"] = goodput.how
     if latency is not None:
@@ -144,10 +147,6 @@ def _together(spreads: Sequence[Spread]) -> Spread | None:
         high=max(spread.high for spread in spreads),
         how="; ".join(dict.fromkeys(spread.how for spread in spreads)),
     )
-
-
-def _values(spread: Spread) -> tuple[float, float, float]:
-    return spread.value, spread.low, spread.high
 
 
 def _range(values: Sequence[Fraction]) -> Range | None:

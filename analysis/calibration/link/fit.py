@@ -138,18 +138,15 @@ def fit(
 
 
 def _medians(measurements: Sequence[Measurement]) -> list[tuple[Measurement, int]]:
-    groups: dict[Measurement, list[float]] = {}
-    places: dict[Measurement, str] = {}
+    groups: dict[Measurement, list[Measurement]] = {}
     for point in measurements:
-        kind = replace(point, seconds=1.0, place="", call="")
-        groups.setdefault(kind, []).append(point.seconds)
-        places.setdefault(kind, point.place)
+        groups.setdefault(replace(point, seconds=1.0, place="", call=""), []).append(point)
     ordered = sorted(groups, key=lambda kind: (kind.collective, kind.ranks, kind.nbytes))
+    medians = {kind: statistics.median(point.seconds for point in groups[kind]) for kind in ordered}
     return [
-        (replace(kind, seconds=statistics.median(groups[kind]), place=places[kind]),
-         len(groups[kind]))
-        for kind in ordered
-    ]  # fmt: skip
+        (replace(kind, seconds=seconds, place=groups[kind][0].place), len(groups[kind]))
+        for kind, seconds in medians.items()
+    ]
 
 
 def _with_overhead(problem: Problem, plain: Solution) -> tuple[Solution, str]:

@@ -22,7 +22,7 @@ from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Host, Sums
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
 
 TRANSPORTS = tuple(name for name in get_args(cluster.TransportName) if name != "custom")
@@ -57,13 +57,8 @@ class Model:
     inside: Link  # between a machine's devices, if the network is fitted
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
     """Costs of additions; none if the goodput includes them."""
-    host: Host | None = None
-    _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
     _known: dict[Link, Times] = field(init=False, default_factory=dict)
     """Times by link, cached because a solver revisits links."""
-
-    def __post_init__(self) -> None:
-        self._records.extend(_record(point) for point in self.measurements)
 
     def seconds(self, link: Link) -> Times:
         """Return the times `[n]` in seconds of the `n` measurements over `link`."""
@@ -74,9 +69,8 @@ class Model:
     def _seconds(self, link: Link) -> Times:
         memos: dict[tuple[int, int, str], CollectiveMemo] = {}
         times = np.empty(len(self.measurements))
-        for number, (point, record) in enumerate(
-            zip(self.measurements, self._records, strict=True)
-        ):
+        for number, point in enumerate(self.measurements):
+            record = _record(point)
             if record is None:
                 picoseconds = link.serialization(point.nbytes) + link.latency_for(point.nbytes)
             else:
@@ -99,7 +93,6 @@ class Model:
             intra_node=link if alone else self.inside,
             collectives=_collectives(point.algorithm),
             sums=self.sums,
-            host=self.host,
         )
 
 

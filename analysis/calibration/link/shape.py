@@ -10,7 +10,6 @@ on another latency or goodput (`Step`). In the vector `x` they are:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -57,20 +56,14 @@ class Shape:
         return 2 + self.overhead + sum(step.figures for step in self.steps)
 
     @property
-    def names(self) -> tuple[tuple[Figure, int], ...]:
+    def names(self) -> list[tuple[Figure, int]]:
         """Name of each value of the vector, with the size from which it applies."""
-        return tuple(self._names())
-
-    def _names(self) -> Iterator[tuple[Figure, int]]:
-        yield "latency", 0
-        yield "goodput", 0
-        if self.overhead:
-            yield "overhead", 0
+        found: list[tuple[Figure, int]] = [("latency", 0), ("goodput", 0)]
+        found += [("overhead", 0)] * self.overhead
         for step in self.steps:
-            if step.latency:
-                yield "latency", step.from_bytes
-            if step.goodput:
-                yield "goodput", step.from_bytes
+            found += [("latency", step.from_bytes)] * step.latency
+            found += [("goodput", step.from_bytes)] * step.goodput
+        return found
 
     def value(self, number: int, x: float) -> float:
         """Return a figure in seconds, or in bytes per second."""

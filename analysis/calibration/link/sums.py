@@ -19,7 +19,7 @@ import numpy as np
 from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.analysis.report.numbers import plural
-from gcsim.simulator.host import Host, Sums
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
 
 LEAST = 0.8
@@ -71,19 +71,14 @@ def _bandwidth(rate: float) -> str:
 
 
 def fit_sums(
-    measurements: Sequence[Measurement],
-    link: Link,
-    *,
-    inside: Link,
-    dtype: str,
-    host: Host | None = None,
+    measurements: Sequence[Measurement], link: Link, *, inside: Link, dtype: str
 ) -> SumRate | None:
     """Return the rate of a type over a link fitted to another type, if it is determined."""
-    own = [point for point in measurements if point.dtype == dtype]
+    own = [Model([point], inside) for point in measurements if point.dtype == dtype]
     found = sorted(
-        _rate(Model([point], inside, host=host), link)
-        for point in own
-        if _seconds(Model([point], inside, host=host), link) < LEAST * point.seconds
+        _rate(model, link)
+        for model in own
+        if _seconds(model, link) < LEAST * model.measurements[0].seconds
     )
     if not found:
         return None
@@ -103,14 +98,9 @@ def _rate(model: Model, link: Link) -> float:
     slow, fast = np.log(_SLOWEST), np.log(_FASTEST)
     for _ in range(_STEPS):
         middle = (slow + fast) / 2
-        sums = _sums(point.dtype, float(np.exp(middle)))
-        if _seconds(replace(model, sums=sums), link) > point.seconds:
+        sums: dict[str, Any] = {point.dtype: Fraction(float(np.exp(middle)))}
+        if _seconds(replace(model, sums=Sums(**sums)), link) > point.seconds:
             slow = middle
         else:
             fast = middle
     return float(np.exp((slow + fast) / 2))
-
-
-def _sums(dtype: str, rate: float) -> Sums:
-    given: dict[str, Any] = {dtype: Fraction(rate)}
-    return Sums(**given)

@@ -15,6 +15,7 @@ A file that measures no collective becomes a `Spread`: the goodput between two h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -30,6 +31,19 @@ C10_TYPES = {
     "Byte": ("uint8", 1),
 }  # fmt: skip
 """torch's name and bytes per element, by c10's name."""
+
+C10_COLLECTIVES: dict[str, tuple[Collective, Literal["input", "output"]]] = {
+    "allreduce": ("all_reduce", "input"),
+    "all_reduce": ("all_reduce", "input"),
+    "allreduce_coalesced": ("all_reduce", "input"),
+    "all_gather": ("all_gather", "output"),
+    "_all_gather_base": ("all_gather", "output"),
+    "_allgather_base": ("all_gather", "output"),
+    "reduce_scatter": ("reduce_scatter", "input"),
+    "_reduce_scatter_base": ("reduce_scatter", "input"),
+    "all_to_all": ("all_to_all", "input"),
+}
+"""Collective, and the tensors that define its size, by c10's name."""
 
 SHOWN = 5  # most wrong lines of a file that are reported
 LEAST_SIZES = 3
@@ -152,5 +166,4 @@ def number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    finite = value == value and value not in (float("inf"), float("-inf"))  # noqa: PLR0124
-    return value if finite and text.isascii() and "_" not in text else None
+    return value if math.isfinite(value) and text.isascii() and "_" not in text else None

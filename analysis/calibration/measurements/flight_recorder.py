@@ -27,16 +27,6 @@ from gcsim.analysis.report.numbers import plural, size
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
-_NAMES: dict[str, tuple[collectives.Collective, str]] = {
-    "all_reduce": ("all_reduce", "input"),
-    "allreduce_coalesced": ("all_reduce", "input"),
-    "all_gather": ("all_gather", "output"),
-    "_all_gather_base": ("all_gather", "output"),
-    "reduce_scatter": ("reduce_scatter", "input"),
-    "_reduce_scatter_base": ("reduce_scatter", "input"),
-    "all_to_all": ("all_to_all", "input"),
-}
-"""Collective, and the tensors that define its size, by the name after `nccl:`."""
 _SHOWN = 6
 
 
@@ -56,7 +46,7 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
     for number, entry in enumerate(listed):
         called = str(at(entry, "profiling_name"))
         library, _, kind = called.partition(":")
-        known = _NAMES.get(kind)
+        known = collectives.C10_COLLECTIVES.get(kind)
         nbytes, dtype = _size(entry, known[1] if known else "input")
         if known is None or dtype is None or at(entry, "is_p2p") is True or not nbytes:
             left_out[called[:40]] += 1

@@ -90,9 +90,9 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
                 skipped += 1
                 continue
             try:
-                points.append(_point(row, run, where, stated, f"{name}:{line}"))
-            except _WrongLine as wrong:
-                mistakes.add(line, wrong.message, wrong.hint)
+                points.append(point(row, run.program, where, stated, f"{name}:{line}"))
+            except InputError as wrong:
+                mistakes.found += wrong.problems
         if run.failed is not None:
             line, values = run.failed
             mistakes.add(
@@ -208,39 +208,34 @@ def _places(name: str, run: _Run, stated: collectives.Stated) -> tuple[int, int]
 # --- measurements --------------------------------------------------------------------------------
 
 
-class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
-    """Fault of a line, with a remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
-def _point(
+def point(
     row: dict[str, str] | None,
-    run: _Run,
+    program: str,
     where: tuple[int, int],
     stated: collectives.Stated,
     place: str,
 ) -> collectives.Measurement:
-    """Return the measurement in a line; raises `_WrongLine`."""
+    """Return the measurement in a line by heading, on `where` ranks in all and per machine; raises
+    `InputError`."""
     clean = "run the test again with NCCL_DEBUG=WARN, or remove the line"
     if row is None:
-        raise _WrongLine("the line is cut off, or another one runs into it", clean)
+        message = "the line is cut off, or another one runs into it"
+        raise InputError(message, place=place, hint=clean)
     time, nbytes, count = (collectives.number(row[key]) for key in ("time", "size", "count"))
     if time is None or nbytes is None or count is None or nbytes != int(nbytes):
-        raise _WrongLine(f"{row['time']!r:.30} is not a time in microseconds", clean)
+        message = f"{row['time']!r:.30} is not a time in microseconds"
+        raise InputError(message, place=place, hint=clean)
     if time <= 0:
-        raise _WrongLine(f"a time of {row['time']} us", "times are positive")
+        raise InputError(f"a time of {row['time']} us", place=place, hint="times are positive")
     if row["wrong"]:
-        raise _WrongLine(
-            f"{collectives.FAILED}: #wrong is {row['wrong']}", collectives.MEASURE_AGAIN
-        )
+        message = f"{collectives.FAILED}: {row['wrong']}"
+        raise InputError(message, place=place, hint=collectives.MEASURE_AGAIN)
     element = ELEMENTS.get(row["type"])
     if element is None:
-        raise _WrongLine(f"{row['type']!r:.30} is not a type of nccl-tests", clean)
+        message = f"{row['type']!r:.30} is not a type of nccl-tests"
+        raise InputError(message, place=place, hint=clean)
     return collectives.Measurement(
-        collective=_collective(row, run, int(nbytes) == int(count) * element, stated),
+        collective=_collective(row, program, int(nbytes) == int(count) * element, stated, place),
         ranks=where[0],
         devices_per_node=where[1],
         nbytes=int(nbytes),
@@ -269,22 +264,22 @@ def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None
         return None
     found["time"] = next((value for value in times if value != "N/A"), "N/A")
     checks = (value for key, value in zip(keys, tokens, strict=False) if key == "#wrong")
-    found["wrong"] = next(
-        (value for value in checks if value != "N/A" and collectives.number(value) != 0), ""
-    )
+    wrong = (value for value in checks if value != "N/A" and collectives.number(value) != 0)
+    found["wrong"] = next((f"#wrong is {value}" for value in wrong), "")
     return found
 
 
 def _collective(
-    row: dict[str, str], run: _Run, whole: bool, stated: collectives.Stated
+    row: dict[str, str], program: str, whole: bool, stated: collectives.Stated, place: str
 ) -> collectives.Collective:
-    """Return a row's collective; `whole`: `count` covers the whole size. Raises `_WrongLine`."""
+    """Return a row's collective; `whole`: `count` covers the whole size. Raises `InputError`."""
     if stated.collective is not None:
         return stated.collective
-    if run.program:
-        known = collectives.as_collective(run.program)
+    if program:
+        known = collectives.as_collective(program)
         if known is None:
-            raise _WrongLine(*collectives.unknown_collective(run.program))
+            message, hint = collectives.unknown_collective(program)
+            raise InputError(message, place=place, hint=hint)
         return known
     reduces = row.get("redop", "none") not in {"none", ""}
     rooted = row.get("root", "-1") != "-1"
@@ -293,4 +288,4 @@ def _collective(
     message = "this is neither an all-reduce nor a reduce-scatter, and the program is not named"
     if not reduces and not rooted and not whole:
         message = "this may be an all-gather or an all-to-all: the log does not name the program"
-    raise _WrongLine(message, "name it with --collective")
+    raise InputError(message, place=place, hint="name it with --collective")

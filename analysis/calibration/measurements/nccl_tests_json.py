@@ -20,9 +20,11 @@ from typing import Any
 
 from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import at, entries, whole
-from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH, places
+from gcsim.analysis.calibration.measurements.nccl_tests import places, point
+from gcsim.errors import InputError
 from gcsim.json_file import finite
 
+_PLACES = ("out_of_place", "in_place")
 _WANTED = ("size", "type", "out_of_place or in_place with a time")
 
 
@@ -35,9 +37,9 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
     """Read the file; raises `InputError` with every wrong entry (the first few)."""
     results = entries(body, "results")
     if not results:
-        keys = body if isinstance(body, dict) else ()
-        raise collectives.refused_table(name, ("config", "results"), map(str, keys))
-    ranks, devices = _ranks(name, body, stated)
+        had = map(str, body) if isinstance(body, dict) else ()
+        raise collectives.refused_table(name, ("config", "results"), had)
+    ranks = _ranks(name, body, stated)
     mistakes = collectives.Mistakes(name)
     points: list[collectives.Measurement] = []
     skipped = 0
@@ -45,9 +47,14 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
         if at(entry, "size") == 0:
             skipped += 1
             continue
-        point = _point(entry, f"{name}: results[{number}]", mistakes, stated, _program(body, entry))
-        if point is not None:
-            points.append(collectives.Measurement(**point, ranks=ranks, devices_per_node=devices))
+        place, row = f"{name}: results[{number}]", _row(entry)
+        try:
+            if row is None:
+                keys = map(str, entry) if isinstance(entry, dict) else ()
+                raise collectives.refused_table(place, _WANTED, keys)
+            points.append(point(row, _program(body, entry), ranks, stated, place))
+        except InputError as wrong:
+            mistakes.found += wrong.problems
     outside = finite(at(body, "out_of_bounds", "count"))
     if outside:
         message = f"{collectives.FAILED}: {outside:,.0f} values are out of bounds"
@@ -63,47 +70,26 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
     )
 
 
-def _point(
-    entry: Any, place: str, mistakes: collectives.Mistakes, stated: collectives.Stated, program: str
-) -> dict[str, Any] | None:
+def _row(entry: Any) -> dict[str, str] | None:
+    """Return a result by the headings of the tool's tables; None if a value is missing."""
     nbytes, kind = whole(at(entry, "size")), at(entry, "type")
     times = [
         time
-        for where in ("out_of_place", "in_place")
+        for where in _PLACES
         for key in ("time", "cpu_time")
         if (time := finite(at(entry, where, key))) is not None
     ]
     if not nbytes or not isinstance(kind, str) or not times:
-        keys = map(str, entry) if isinstance(entry, dict) else ()
-        mistakes.found += collectives.refused_table(place, _WANTED, keys).problems
         return None
-    if times[0] <= 0:
-        mistakes.at(place, f"a time of {times[0]} us", "times are positive")
-        return None
-    for where in ("out_of_place", "in_place"):
-        if finite(at(entry, where, "nwrong")):
-            wrong = at(entry, where, "nwrong")
-            mistakes.at(
-                place,
-                f"{collectives.FAILED}: nwrong is {wrong:g} {where}",
-                collectives.MEASURE_AGAIN,
-            )
-            return None
-    if kind not in ELEMENTS:
-        mistakes.at(place, f"{kind!r:.30} is not a type of nccl-tests")
-        return None
-    collective = stated.collective or collectives.as_collective(program)
-    if collective is None:
-        mistakes.at(place, *collectives.unknown_collective(program))
-        return None
+    wrong = ((where, finite(at(entry, where, "nwrong"))) for where in _PLACES)
     return {
-        "collective": collective,
-        "nbytes": nbytes,
-        "seconds": times[0] / 1e6,
-        "element": ELEMENTS[kind],
-        "dtype": TORCH.get(kind, kind),
-        "algorithm": "nccl",
-        "place": place,
+        "size": str(nbytes),
+        "count": str(whole(at(entry, "count")) or 0),
+        "type": kind,
+        "redop": str(at(entry, "redop")),
+        "root": str(at(entry, "root")).strip(),
+        "time": str(times[0]),
+        "wrong": next((f"nwrong is {count:g} {where}" for where, count in wrong if count), ""),
     }
 
 

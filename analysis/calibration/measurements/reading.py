@@ -178,7 +178,7 @@ def contents(path: Path) -> Iterator[Content]:
         if len(data) > LARGEST_FILE:
             raise InputError(f"is larger than {LARGEST_FILE >> 20} MiB", place=name)
         wide = data[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}  # a redirect in PowerShell
-        yield _plain(data.decode("utf-16" if wide else "utf-8-sig", errors="replace"))
+        yield _CONTROL.sub("", data.decode("utf-16" if wide else "utf-8-sig", errors="replace"))
 
 
 def _unknown(path: Path, content: Content) -> InputError:
@@ -240,14 +240,9 @@ def _listed(counts: Iterable[int]) -> str:
 
 
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x07")
-"""ECMA-48: CSI sequences, operating system commands, single functions."""
+"""A terminal's control sequences (ECMA-48): CSI, operating system commands, single functions."""
 _PIECE = re.compile(r"\d+|[^\W\d_]\w*|[ \t]+|.")
 _LONGEST = 200  # most characters of a prefix
-
-
-def _plain(text: str) -> str:
-    """Return text without a terminal's control sequences."""
-    return _CONTROL.sub("", text) if "\x1b" in text or "\x07" in text else text
 
 
 def without_prefix(text: str, headings: re.Pattern[str]) -> str:

@@ -26,15 +26,7 @@ from gcsim.analysis.calibration.measurements.json_text import EVENTS, at, entrie
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
-_NAMES: dict[str, tuple[collectives.Collective, str]] = {
-    "allreduce": ("all_reduce", "In msg nelems"),
-    "all_gather": ("all_gather", "Out msg nelems"),
-    "_allgather_base": ("all_gather", "Out msg nelems"),
-    "reduce_scatter": ("reduce_scatter", "In msg nelems"),
-    "_reduce_scatter_base": ("reduce_scatter", "In msg nelems"),
-    "all_to_all": ("all_to_all", "In msg nelems"),
-}
-"""Collective, and the key of its number of elements, by `Collective name`."""
+_ELEMENTS = {"input": "In msg nelems", "output": "Out msg nelems"}
 
 
 def recognised(body: Any) -> bool:
@@ -58,8 +50,8 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
             continue
         kernel = at(event, "name")
         called, dtype = (str(at(event, "args", key)) for key in ("Collective name", "dtype"))
-        known = _NAMES.get(called)
-        elements = whole(at(event, "args", known[1])) if known else None
+        known = collectives.C10_COLLECTIVES.get(called)
+        elements = whole(at(event, "args", _ELEMENTS[known[1]])) if known else None
         ranks = whole(at(event, "args", "Group size"))
         if known is None or not elements or ranks is None or dtype not in collectives.C10_TYPES:
             left_out[(kernel if called == "None" else called)[:40]] += 1

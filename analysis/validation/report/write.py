@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +30,8 @@ from gcsim.analysis.validation.report import table as tables
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.statistics import Errors, by_series, grouped
 from gcsim.analysis.validation.suite import IN_ALL, Factor, Point, Statement
-from gcsim.files import csv_text, json_text, markdown_table, replacing
+from gcsim.analysis.write import Writer, as_text, write_all
+from gcsim.files import csv_text, json_text, markdown_table
 from gcsim.version import __version__
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Maker = Callable[[Path], None]  # function that writes a file
 
 
 def points_csv(reports: Sequence[Report]) -> str:
@@ -49,7 +48,7 @@ def points_csv(reports: Sequence[Report]) -> str:
         for report in reports
         for point in report.findings.points
     ]
-    return csv_text(list(rows[0]), rows) if rows else ""
+    return csv_text(list(rows[0]), rows)
 
 
 def pairs_csv(reports: Sequence[Report]) -> str:
@@ -79,18 +78,17 @@ def pairs_csv(reports: Sequence[Report]) -> str:
 def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
     """Write all files into `folder`, which is created if missing. Raises `InputError` if the disk
     is full or the folder not writable; earlier files then remain."""
-    tables_of = {"points.csv": points_csv(reports), "pairs.csv": pairs_csv(reports)}
-    files: dict[str, str | Maker] = {
-        "validation.md": "\n".join(page(reports)) + "\n",
-        "validation.json": to_json(reports),
-        **{name: text for name, text in tables_of.items() if text},
-        **figures(reports),
-    }
-    return write_together({folder / name: content for name, content in files.items()})
+    makers = {"validation.md": page_text, "validation.json": to_json}
+    if any(report.findings.points for report in reports):
+        makers["points.csv"] = points_csv
+    if any(one.pairs for report in reports for one in report.findings.agreements):
+        makers["pairs.csv"] = pairs_csv
+    texts = {name: as_text(make) for name, make in makers.items()}
+    return write_all(reports, folder, texts | figures(reports), ())
 
 
-def figures(reports: Sequence[Report]) -> dict[str, Maker]:
-    """Return functions that draw the figures, by file name."""
+def figures(reports: Sequence[Report]) -> dict[str, Writer]:
+    """Return writers of the figures, by file name."""
     from gcsim.analysis.validation.plots import (
         curves_figure,
         errors_figure,
@@ -98,13 +96,13 @@ def figures(reports: Sequence[Report]) -> dict[str, Maker]:
         scatter_figure,
     )
 
-    def drawing(figure: Callable[[T], Figure], own: T) -> Maker:
-        return lambda path: save(figure(own), path)
+    def drawing(figure: Callable[[T], Figure], own: T) -> Writer:
+        return lambda _, path: save(figure(own), path)
 
     with_points = [
         report for report in reports if any(point.unit != "x" for point in report.findings.points)
     ]
-    makers: dict[str, Maker] = {}
+    makers: dict[str, Writer] = {}
     if with_points:
         makers["errors.png"] = drawing(errors_figure, with_points)
         makers["scatter.png"] = drawing(scatter_figure, with_points)
@@ -112,18 +110,6 @@ def figures(reports: Sequence[Report]) -> dict[str, Maker]:
         if has_curves(report):
             makers[f"{report.suite.name}.png"] = drawing(curves_figure, report)
     return makers
-
-
-def write_together(files: Mapping[Path, str | Maker]) -> tuple[Path, ...]:
-    """Write texts and drawings, renamed to their final names once all are complete."""
-    with ExitStack() as renamed_together:
-        for path, content in files.items():
-            temporary = renamed_together.enter_context(replacing(path))
-            if isinstance(content, str):
-                temporary.write_text(content, encoding="utf-8", newline="\n")
-            else:
-                content(temporary)
-    return tuple(files)
 
 
 _COMMAND = "make validation"
@@ -136,8 +122,12 @@ FEW = 100  # up to this many points the page lists all; points.csv has those of 
 _SAME_WORK = 40  # common leading characters of two citations of the same work
 
 
-def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
-    """Yield lines of Markdown; `images` is the folder of the figures, relative to the page."""
+def page_text(reports: Sequence[Report], images: str = "") -> str:
+    """Return the page as Markdown; `images` is the folder of the figures, relative to it."""
+    return "\n".join(_page(reports, images)) + "\n"
+
+
+def _page(reports: Sequence[Report], images: str) -> Iterator[str]:
     yield from _block("# Validation: predicted against measured")
     yield from _block(
         f"Written by `gcsim validate` (`{_COMMAND}`). Every measurement is of a real run, with its "
@@ -285,10 +275,7 @@ def _on_terminal(lines: Sequence[str], width: int) -> Iterator[RenderableType]:
             f">{heading.replace(' ', chr(10))}" if number else heading
             for heading, number in zip(headings[1:], numbers, strict=True)
         ]
-        table = bare_table([headings[0], *folded], whole=True)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        yield table
+        yield bare_table([headings[0], *folded], rows, whole=True)
 
 
 _MARKS = re.compile(r"\*+|\[([^]]*)\]\([^)]*\)")

@@ -31,6 +31,7 @@ al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313 (its s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -105,11 +106,9 @@ class Fp8Parameters(CompressorParameters):
 
 
 class Fp8(Dynamic8Bit[Fp8Parameters]):
-    about = About(
+    about = replace(
+        Dynamic8Bit.about,
         title="FP8 (E4M3 or E5M2)",
-        family="quantization",
-        collective="all-gather",
-        bits="8 + 32 / n",
         paper="Peng et al., FP8-LM, 2023, arXiv:2310.18313",
     )
 

@@ -17,6 +17,7 @@ bf16_compress_hook.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
@@ -52,11 +53,9 @@ class HalfPrecision(Compressor):
 
 class BrainFloat(HalfPrecision):
     form = BFLOAT16
-    about = About(
+    about = replace(
+        HalfPrecision.about,
         title="bfloat16 (bf16) all-reduce",
-        family="quantization",
-        collective="all-reduce",
-        bits="16",
         paper="Kalamkar et al., A Study of BFLOAT16, 2019, arXiv:1905.12322",
     )
 

@@ -30,6 +30,8 @@ last case is read as b_-1 < v < b_1) to 17.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -92,13 +94,7 @@ class BinGradB(Compressor[BinGradParameters]):
 
 
 class BinGradPb(BinGradB):
-    about = About(
-        title="BinGrad-pb",
-        family="quantization",
-        collective="all-gather",
-        bits="1 + 32 / bucket",
-        paper="Xu et al., arXiv:2002.11082",
-    )
+    about = replace(BinGradB.about, title="BinGrad-pb", bits="1 + 32 / bucket")
 
     @classmethod
     def _error(cls, values: Tensor, coded: Tensor, cells: Cells, at: Tensor) -> float:

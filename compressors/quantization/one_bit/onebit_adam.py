@@ -44,7 +44,7 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, joined, read
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
 from gcsim.compressors.coding.one_bit.signs import Norm
@@ -160,13 +160,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 def chunks_of(n: int, count: int) -> BucketLayout:
     """Return `count` equal chunks of whole bytes of signs that cover at least n elements."""
     size = 8 * -(-n // (8 * count))
-    return BucketLayout(
-        index=0,
-        slices=tuple(
-            TensorSlice(name=f"chunk {rank}", shape=(size,), offset=rank * size, index=rank)
-            for rank in range(count)
-        ),
-    )
+    return BucketLayout.behind(0, ((f"chunk {rank}", rank, (size,)) for rank in range(count)))
 
 
 def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) -> None:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,7 @@ class ScaledSign(Compressor):
 
 
 class EfSignSgd(ScaledSign):
-    about = About(
-        title="EF-signSGD",
-        family="quantization",
-        collective="all-gather",
-        bits="1 + 32 / n",
-        state="error (n)",
-        paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
-    )
+    about = replace(ScaledSign.about, title="EF-signSGD", state="error (n)")
 
     def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
         super().__init__(worker, parameters)

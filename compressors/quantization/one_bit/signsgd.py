@@ -21,6 +21,7 @@ Communication Efficient and Fault Tolerant", ICLR 2019, arXiv:1810.05291.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -74,15 +75,7 @@ class SignSgd(Compressor[P]):
 
 
 class Signum(SignSgd[SignumParameters]):
-    about = About(
-        title="Signum with majority vote",
-        family="quantization",
-        collective="push-pull",
-        without_server="alltoall_allgather",
-        bits="1, each way",
-        state="momentum (n)",
-        paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
-    )
+    about = replace(SignSgd.about, title="Signum with majority vote", state="momentum (n)")
 
     @classmethod
     def momentum(cls, parameters: SignumParameters) -> tuple[float, bool]:

@@ -33,7 +33,7 @@ Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (E
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -263,12 +263,9 @@ class GradientSampling(RandomSamplingBayes):
 
 class GradientSamplingBayes(GradientSampling):
     Parameters = GradientSamplingBayesParameters
-    about = About(
+    about = replace(
+        GradientSampling.about,
         title="Gradient Sampling with Bayes prior (GSB)",
-        family="sparsification",
-        collective="all-reduce (dense every tau steps, short between)",
-        bits="16 * (1/tau + (1 - 1/tau) * ratio)",
-        unbiased=False,  # unless `unbiased` in float32
         state="weight (n), prior (n)",
         paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-14",
     )

@@ -42,10 +42,9 @@ from gcsim.compressors.base import (
     CompressorParameters,
     Properties,
     Ratio,
-    Worker,
     add_all,
 )
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frames import put
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.momentum import add_momentum
@@ -96,15 +95,6 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         paper="Lin et al., Deep Gradient Compression, ICLR 2018",
     )
 
-    def __init__(self, worker: Worker, parameters: DgcParameters) -> None:
-        super().__init__(worker, parameters)
-        self.u: dict[int, Tensor] = {}
-        """Momentum by bucket: float32 `[numel]`."""
-        self.v: dict[int, Tensor] = {}
-        """Velocity by bucket: the momentum accumulated since an element was last sent."""
-        self.dense: dict[int, Tensor] = {}
-        """Momentum of a bucket's one-dimensional tensors, concatenated."""
-
     @classmethod
     def momentum(cls, parameters: DgcParameters) -> tuple[float, bool]:
         return parameters.momentum, parameters.nesterov
@@ -134,7 +124,8 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             mean, own = self._momentum(bucket, total.mul_(scale)), Segments.of(dense)
             put(update.view(torch.uint8), 4 * own.begin, mean, 4 * own.length)
         if sparse:
-            u, v = (bucket_state(state, bucket) for state in (self.u, self.v))
+            # momentum, and velocity: the momentum accumulated since an element was last sent
+            u, v = self.kept("momentum", bucket), self.kept("velocity", bucket)
             message = self._encode(u, v, gradient, sparse, step)
             payloads = yield from gather_variable(message)
             fill_once(add_all, payloads, update, add_message, sparse, scale, {})
@@ -152,8 +143,8 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
     def _momentum(self, bucket: Bucket, mean: Tensor) -> Tensor:
         """Apply momentum to the one-dimensional tensors; return their part of the update."""
-        m, index = self.parameters.momentum, bucket.layout.index
-        u = self.dense.setdefault(index, torch.zeros_like(mean))
+        m = self.parameters.momentum
+        u = self.state["dense"].setdefault(bucket.layout.index, torch.zeros_like(mean))
         if self.parameters.nesterov:
             return u.add_(mean).mul_(m) + mean
         return u.mul_(m).add_(mean)
@@ -208,7 +199,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         )
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        return bucket_state(self.v, bucket).clone()
+        return self.kept("velocity", bucket).clone()
 
 
 def sample_stride(n: int, ratio: float, sample_ratio: float) -> int:

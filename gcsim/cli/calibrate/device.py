@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from gcsim.cli.options import QuietOption, check_writable, option
 from gcsim.cli.outcome import reported
+from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     from gcsim.simulator.devices.device import Device
@@ -54,7 +55,6 @@ def calibrate_device_command(
     """
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next
-    from gcsim.errors import InputError
     from gcsim.traces.models.registry import shipped_model
 
     if output.is_dir():

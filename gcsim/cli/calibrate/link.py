@@ -13,6 +13,7 @@ import typer
 from gcsim.analysis.calibration.measurements.formats import FORMATS
 from gcsim.cli.options import option, parsed
 from gcsim.cli.outcome import reported, say
+from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     from gcsim.analysis.calibration.measurements.collectives import Collective, Reading
@@ -111,7 +112,6 @@ def fit_and_report(
     from gcsim.analysis.calibration.link.fit import fit
     from gcsim.analysis.calibration.link.report import entry, report, warnings
     from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report
-    from gcsim.errors import InputError
     from gcsim.files import write_text
     from gcsim.scenarios.sections.named_files import names_a_file
 
@@ -164,7 +164,6 @@ def _collective(word: str | None) -> Collective | None:
         as_collective,
         unknown_collective,
     )
-    from gcsim.errors import InputError
 
     if word is None:
         return None
@@ -177,7 +176,6 @@ def _collective(word: str | None) -> Collective | None:
 
 def _rate(text: str) -> float:
     from gcsim import units
-    from gcsim.errors import InputError
 
     value = parsed("--line-rate", lambda rate: units.parse(rate, "bandwidth"), text)
     if not value:

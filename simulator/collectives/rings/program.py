@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.collectives.rings.messages import Blocks
-from gcsim.simulator.host import Traffic
+from gcsim.simulator.host import Devices, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Program:
             sizes=blocks.sizes, pieces=blocks.classes[:, None], phases=phases, announced=False
         )
 
-    def traffic(self, devices: int, *, copied: int = 0) -> Traffic:
+    def traffic(self, devices: Devices, *, copied: int = 0) -> Traffic:
         """Return the traffic of the ranks, `devices` per node, without announcements."""
         sizes = np.array(self.sizes, dtype=np.int64)
         counted = sizes > 0 if self.skips_empty else np.ones_like(sizes)
@@ -79,7 +79,7 @@ def ring_traffic(
     messages: NDArray[np.int64] | Sequence[int],
     nbytes: NDArray[np.int64] | Sequence[int],
     *,
-    devices: int,
+    devices: Devices,
     firsts: Sequence[int] = (0,),
     backwards: bool = False,
     copied: int = 0,

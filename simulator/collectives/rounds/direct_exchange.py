@@ -36,7 +36,7 @@ from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
 from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
-from gcsim.simulator.host import Traffic
+from gcsim.simulator.host import Devices, Traffic
 
 _WORTH_ITS_MEMORY = 1 << 18  # most messages of a collective that stay prepared
 
@@ -81,7 +81,7 @@ class DirectExchange:
             check_range(ready, 0)
         return ready
 
-    def traffic(self, devices: int) -> Traffic:
+    def traffic(self, devices: Devices) -> Traffic:
         """Traffic of the ranks, `devices` per node; O(p^2)."""
         everyone, ranks = self._fabric.everyone, self._fabric.ranks
         nbytes = np.zeros(ranks, dtype=np.int64)
@@ -108,7 +108,7 @@ class TwoExchanges:
         """Exit times, as defined by `Prepared`."""
         return self._then(self._first(starts, key), key)
 
-    def traffic(self, devices: int) -> Traffic:
+    def traffic(self, devices: Devices) -> Traffic:
         """Traffic of the ranks, `devices` per node."""
         return self._first.traffic(devices) + self._then.traffic(devices)
 
@@ -175,7 +175,8 @@ class CompiledExchange:
         random, by_step = None, np.zeros(ranks, dtype=np.int64)
         paths, ends = np.zeros((0, 1), dtype=np.int64), np.zeros(ranks, dtype=np.int64)
         if fabric.alike:
-            steps, by_step = _kinds_of_steps(ranks, fabric.devices)
+            devices = ranks // fabric.nodes
+            steps, by_step = _kinds_of_steps(ranks, devices)
             hops = [fabric.hops(fabric.everyone, _partner(fabric, step)) for step in steps]
             if any(one.timed or len(one.kinds) > 1 for one in hops):
                 return None
@@ -185,9 +186,9 @@ class CompiledExchange:
                 random = hops[0]
             table = hops[0].table
             kinds, numbers = np.unique(
-                [one.kinds[0][: fabric.devices] for one in hops], return_inverse=True
+                [one.kinds[0][:devices] for one in hops], return_inverse=True
             )
-            paths = numbers.reshape(len(hops), fabric.devices)
+            paths = numbers.reshape(len(hops), devices)
             latency = np.stack([table.latency(kinds, size) for size in sizes.tolist()])
         else:
             nics = fabric.ends()

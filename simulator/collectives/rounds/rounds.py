@@ -25,7 +25,7 @@ from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
 from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
-from gcsim.simulator.host import Traffic
+from gcsim.simulator.host import Devices, Traffic
 
 Numbers = NDArray[np.int64]
 
@@ -85,7 +85,7 @@ class Rounds:
         check_range(ready, 0)
         return ready
 
-    def traffic(self, devices: int) -> Traffic:
+    def traffic(self, devices: Devices) -> Traffic:
         """Traffic of the ranks, `devices` per node."""
         ends, nbytes = np.zeros((2, self._fabric.ranks), dtype=np.int64)
         for round_ in self._rounds:

@@ -75,7 +75,7 @@ def messages_traffic(messages: Sequence[Message], cluster: Cluster) -> Traffic:
         for rank in (message.sender, message.receiver):
             ends[rank] += 1
             nbytes[rank] += message.nbytes
-    return Traffic.of_ranks(ends, nbytes, cluster.devices_per_node)
+    return Traffic.of_ranks(ends, nbytes, cluster.devices_by_node)
 
 
 def carry_messages(starts: Times, messages: Sequence[Message], cluster: Cluster) -> Times:

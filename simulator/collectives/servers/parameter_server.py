@@ -253,7 +253,7 @@ def traffic(call: Call, pulled: int | None = None) -> Traffic:
     cluster, servers = call.cluster, call.cluster.servers
     stripes = [-(-size // servers) - (-pulled // servers) for size in call.sent]
     size = np.array(stripes, dtype=np.int64) * servers
-    workers = Traffic.of_ranks([2 * servers] * len(stripes), size, cluster.devices_per_node)
+    workers = Traffic.of_ranks([2 * servers] * len(stripes), size, cluster.devices_by_node)
     places = np.arange(servers, dtype=np.int64)
     dedicated = cluster.collectives.server_hosts == "dedicated"
     return Traffic(

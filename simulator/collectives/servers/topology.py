@@ -21,9 +21,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.host import first_ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import across_uplink, inward, outward, path
 from gcsim.simulator.sharing.model import Capacity, never_less
@@ -177,15 +179,15 @@ def server_nic(cluster: Cluster) -> Link | None:
 def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Placement:
     """Return kinds of nodes and classes of workers and servers. `worker_kinds[r]` is equal for
     workers of equal entry and payload; with `apart` all nodes and servers are distinct."""
-    nodes, devices, servers = (cluster.nodes, cluster.devices_per_node, cluster.servers)
+    nodes, servers = cluster.nodes, cluster.servers
+    by_node = _by_node(worker_kinds, cluster)
     hosting = cluster.collectives.server_hosts == "nodes"
     nics: dict[Link, int] = {}
     keys: list[tuple[object, ...]] = []
     for node in range(nodes):
-        row = worker_kinds[node * devices : (node + 1) * devices]
         hosted = len(range(node, servers, nodes)) if hosting else 0
         nic = nics.setdefault(cluster.nic(node), len(nics)) if cluster.nics else 0
-        keys.append((tuple(sorted(row)), hosted, nic, node if apart else 0))
+        keys.append((tuple(sorted(by_node[node])), hosted, nic, node if apart else 0))
     groups, number_of = _groups(cluster, keys)
     kind_of: dict[tuple[object, ...], int] = {}
     first: list[int] = []  # node of each kind
@@ -201,10 +203,9 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
     server_classes = 0
     kinds = []
     for kind, node in enumerate(first):
-        here = worker_kinds[node * devices : (node + 1) * devices]
         workers = tuple(
             (classes.setdefault((kind, of), len(classes)), count)
-            for of, count in sorted(Counter(here).items())
+            for of, count in sorted(Counter(by_node[node]).items())
         )
         hosted = len(range(node, servers, nodes)) if hosting else 0
         found: tuple[tuple[int, int], ...] = ()
@@ -230,8 +231,14 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
             sizes = (1, *(number for _ in groups[0]), number)
             kinds.append(NodeKind(server_nic(cluster), (), sizes, (), alone))
         server_classes = servers if apart else 1
-    worker_class = [classes[kind_at[rank // devices], of] for rank, of in enumerate(worker_kinds)]
+    worker_class = [classes[kind_at[node], of] for node in range(nodes) for of in by_node[node]]
     return Placement(kinds=kinds, worker_class=worker_class, servers=server_classes)
+
+
+def _by_node(worker_kinds: Sequence[int], cluster: Cluster) -> list[Sequence[int]]:
+    """Return the workers' kinds of each node."""
+    first = first_ranks(cluster.nodes, cluster.devices_by_node).tolist()
+    return [worker_kinds[begin:end] for begin, end in pairwise([*first, len(worker_kinds)])]
 
 
 def _groups(

@@ -94,7 +94,7 @@ def test_width_wraps_and_selects_nothing(
         assert not any("hook(" in line for line in lines(found, 80))
     below = [line for line in lines(found, 80) if line.startswith("    ") and "hook" in line]
     assert any("# Safe:" in line for line in below) == (found.safe is not found.use)
-    for one in found.break_even:
+    for one in found.findings.break_even:
         assert one.low is None or SLOWEST <= one.low <= (one.rate or 0)
         assert one.high is None or (one.rate or 0) <= one.high <= FASTEST
         assert (one.low_open, one.high_open) == (one.low == SLOWEST, one.high == FASTEST)
@@ -491,7 +491,7 @@ def test_the_same_question_has_the_same_answer_from_the_cache_and_without() -> N
 
 def test_money_is_the_share_that_is_saved_of_what_the_nodes_cost() -> None:
     found = advised(FEW, cost_per_hour=4.0)
-    change, dense = found.changes[0], found.verdict.dense
+    change, dense = found.findings.changes[0], found.verdict.dense
     assert dense is not None
     worth = 4.0 * 2 * change.saves_s["dense"] / dense.iteration_s
     dearest = found.summary().split("Change first")[1].splitlines()[1]
@@ -521,7 +521,7 @@ def test_a_recorded_trace_is_measured_and_said_so() -> None:
     assert (found.shipped, found.measured) == ((), ("dense", "fp16", "topk"))
     assert len(told) == 1
     assert "for dense, fp16, topk: measured now" in told[0]
-    assert "twice the bandwidth" in {one.words for one in found.changes}
+    assert "twice the bandwidth" in {one.words for one in found.findings.changes}
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRY))

@@ -10,14 +10,14 @@ import pytest
 
 from gcsim.analysis.live.launch import Loopback, environment, run_tasks, times_of
 from gcsim.analysis.live.plan import (
+    RANK_PLAN,
     AloneTask,
     CollectiveTask,
+    RankPlan,
     Round,
     Task,
     TrainingTask,
-    as_json,
     default_plan,
-    from_json,
 )
 from gcsim.errors import InputError
 
@@ -124,9 +124,10 @@ def test_nothing_of_another_launcher_reaches_a_rank(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_plan_reads_back_as_it_was_written(quick: bool) -> None:
     plan = default_plan(quick=quick)
-    for one in (*plan.rounds, *plan.calibration):
-        tasks, batch, seed = from_json(as_json(one, batch=7, seed=3))
-        assert (tuple(tasks), batch, seed) == (one.tasks, 7, 3)
+    alone = AloneTask(steps=3, workers=2, trace="here", methods=plan.training)
+    for tasks in (*(one.tasks for one in (*plan.rounds, *plan.calibration, *plan.links)), (alone,)):
+        own = RankPlan(tasks=tasks, batch=7, seed=3)
+        assert RANK_PLAN.validate_json(RANK_PLAN.dump_json(own)) == own
 
 
 @pytest.mark.parametrize("quick", [False, True])

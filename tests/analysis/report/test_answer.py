@@ -519,8 +519,3 @@ def test_with_accumulation_the_error_is_of_one_micro_batch(result: Result) -> No
 def test_unknown_provenance_is_not_invented(result: Result) -> None:
     notes = provenance_notes(replace(result, provenance={}))
     assert len(notes) == 1  # what holds of every run
-
-
-def test_a_compute_source_may_be_a_sentence(result: Result) -> None:
-    notes = provenance_notes(replace(result, provenance={"compute": "measured by the user"}))
-    assert notes[0] == "forward and backward: measured by the user"

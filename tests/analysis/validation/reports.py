@@ -13,7 +13,6 @@ from gcsim.analysis.validation.suite import (
     Point,
     Statement,
     Suite,
-    given_step,
 )
 from gcsim.simulator.training import DENSE
 
@@ -85,7 +84,7 @@ def report(*, limit: float = 0.05) -> Report:
         ),
         factors=(
             Factor("ring", "goodput", 0.95e9, "B/s", 2, catalogue=0.94e9),
-            given_step("ring", "step", 0.1),
+            Factor("ring", "step", 0.1, "s", 1, given=True),
         ),
         excluded=(Excluded("rows", 12, "they contradict themselves"),),
     )

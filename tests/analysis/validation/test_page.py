@@ -10,7 +10,7 @@ import pytest
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.registry import SUITES
 from gcsim.analysis.validation.report.series import lines
-from gcsim.analysis.validation.report.write import page
+from gcsim.analysis.validation.report.write import page_text
 from gcsim.analysis.validation.statistics import by_series
 from tests.analysis.validation.reports import hides_opposites
 from tests.command import gcsim
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 def test_the_page_in_docs_is_current(report_of: Callable[[str], Report]) -> None:
     """Texts to the letter, and numbers to their last digits, which a fit may turn elsewhere."""
     written = PAGE.read_text(encoding="utf-8").splitlines()
-    now = list(page([report_of(name) for name in SUITES], "images/validation/"))
+    now = page_text([report_of(name) for name in SUITES], "images/validation/").splitlines()
     assert [_NUMBER.sub("#", line) for line in written] == [_NUMBER.sub("#", line) for line in now]
     for old, new in zip(written, now, strict=True):
         for one, other in zip(_NUMBER.findall(old), _NUMBER.findall(new), strict=True):

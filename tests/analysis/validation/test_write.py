@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from gcsim.analysis.validation.report.table import point_rows
-from gcsim.analysis.validation.report.write import page, points_csv, to_json, write, write_together
+from gcsim.analysis.validation.report.write import page_text, points_csv, to_json, write
 from tests.analysis.validation.reports import SOURCE, point, report
 
 
@@ -69,7 +69,7 @@ def test_json_holds_points_bounds_errors_and_verdicts() -> None:
 
 
 def test_the_page_names_sources_fits_exclusions_and_what_is_missing() -> None:
-    text = "\n".join(page([report()], "images/"))
+    text = page_text([report()], "images/")
     for part in (
         SOURCE,
         "| ring | goodput | 950 MB/s | 940 MB/s | 2 |",
@@ -87,13 +87,3 @@ def test_a_citation_with_an_address_is_a_link() -> None:
     cited = "nccl-tests issue 212, by hand, https://example.org/212, 2024-05-06, read-in-source"
     (row,) = point_rows([replace(point(1, 0.0), source=cited)])
     assert row[-1] == "[nccl-tests issue 212, by hand](https://example.org/212)"
-
-
-def test_nothing_is_left_when_one_file_fails(tmp_path: Path) -> None:
-    def fails(path: Path) -> None:
-        path.write_text("half")
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_together({tmp_path / "text.md": "whole", tmp_path / "figure.png": fails})
-    assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
-from gcsim.compressors.ddp.measured import Measured, MeasuredBucket, read_measured
+from gcsim.compressors.ddp.measured import Measured, MeasuredBucket, measured_in
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.compressors.sparsification.by_size.topk import TopK
 from gcsim.errors import InputError
@@ -87,7 +87,7 @@ def test_each_bucket_goes_by_the_method_it_was_given_and_what_it_sends_is_counte
     assert found.iteration_s is not None
     assert 0 < found.computed_s + found.exchanged_s <= 4 * found.iteration_s + 1
     found.write(tmp_path / "measured.json")
-    assert read_measured(tmp_path / "measured.json") == found
+    assert measured_in(tmp_path / "measured.json") == found
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_measurement_that_was_changed_is_refused(
     body = json.loads((tmp_path / "m.json").read_text())
     (tmp_path / "m.json").write_text(json.dumps({**body, key: value}))
     with pytest.raises(InputError, match=said):
-        read_measured(tmp_path / "m.json")
+        measured_in(tmp_path / "m.json")
 
 
 def test_a_loss_that_the_hook_is_told_decides_what_ce_sgd_keeps(alone: None) -> None:
@@ -227,7 +227,8 @@ def test_the_page_s_example_trains(tmp_path: Path) -> None:
             assert process.returncode == 0, errors
             if rank == 0:
                 assert re.fullmatch(r"loss \d\.\d{3}, 19 compressed iterations\n", out)
-        found = read_measured(tmp_path / "measured.json")
+        found = measured_in(tmp_path / "measured.json")
+        assert found is not None
         # a hundredth of 64 x 256, 256, 256 x 10 and 10 elements, 8 bytes each, and frames
         assert (found.compressor, found.workers, found.rank, found.steps) == ("topk", 2, 0, 19)
         assert 8 * (164 + 3 + 26 + 1) <= found.sent_bytes <= 8 * (164 + 3 + 26 + 1) + 4 * 64

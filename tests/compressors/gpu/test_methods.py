@@ -84,7 +84,8 @@ def test_dgc_treats_samples_of_many_tensors_together(too_many: str) -> None:
             gradient = torch.randn(workers.layout.numel, generator=generator) ** 5
             found += workers.step([gradient], step)
             found += [each for sent in workers.listener.as_sent for each in sent]
-        return [*found, *workers.workers[0].u.values(), *workers.workers[0].v.values()]
+        state = workers.workers[0].state
+        return [*found, *state["momentum"].values(), *state["velocity"].values()]
 
     expected = run()
     with whole_methods():

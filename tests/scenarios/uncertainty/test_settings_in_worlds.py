@@ -35,6 +35,7 @@ METHODS = "[none, fp16, {kind: qsgd, steps: 7}, {kind: topk, ratio: 0.01}, power
 RESNET = {"model": "resnet50", "device": "v100", "gpus": 4, "nodes": 4, "network": "10gbe"}
 GPT2 = {"model": "gpt2", "device": "a100", "gpus": 4, "nodes": 4, "network": "100gbe"}
 UNLIKE = {"model": "resnet50", "group": ("2 x 4 v100 @ 25gbe", "2 x 4 t4 @ 10gbe")}
+SIZES = {"model": "resnet50", "group": ("2 x 8 a100 @ 100gbe", "3 x 4 t4 @ 25gbe", "2 x v100")}
 PI = {"device": "raspberry_pi_4b", "nodes": 8}
 RACKS = "cluster.racks={nodes: 2, uplink: 1gbe}"
 LOCAL_STEPS = f"compressors=[none, {{{', '.join(f'{k}: {v!r}' for k, v in LOCAL.items())}}}]"
@@ -45,6 +46,7 @@ SHORT: list[Setting] = [
     (RESNET, ("training.between=nodes",)),
     (RESNET, (f"{TRANSPORT}mpich", "training.encode_on=communicator")),
     (UNLIKE, ("training.strategy=hsdp",)),
+    (SIZES | {"network": "10gbe"}, ()),
     (RESNET | {"nodes": 8}, (RACKS,)),
 ]
 
@@ -57,6 +59,8 @@ def settings() -> Iterator[Setting]:
         yield RESNET, (STRATEGY + strategy,)
         yield RESNET | {"network": "1gbe"}, (STRATEGY + strategy, f"{TRANSPORT}gloo")
         yield UNLIKE, (STRATEGY + strategy,)
+        if strategy != "hsdp":  # it shards inside nodes
+            yield SIZES | {"network": "25gbe"}, (STRATEGY + strategy,)
     for transport in ("gloo", "mpich", "textbook", "nccl"):
         for ends in ("workers", "nodes"):
             for stream in ("compute", "side", "communicator"):
@@ -83,6 +87,8 @@ def settings() -> Iterator[Setting]:
     ):  # fmt: skip
         yield RESNET, (override,)
     yield UNLIKE, ("training.slow_nodes={1: 1.5}",)
+    for transport in ("gloo", "mpich"):
+        yield SIZES | {"network": "10gbe"}, (TRANSPORT + transport,)
     yield RESNET | {"nodes": 8}, (RACKS, "training.strategy=hsdp")
 
 

@@ -76,6 +76,13 @@ class Shape:
     buses: list[Link]
     gamma: Fraction
     key: int = 0
+    counts: tuple[int, ...] = ()
+    """Devices of each node; empty: as many in each."""
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        nodes = len(self.nics)
+        return self.counts or (len(self.starts) // nodes,) * nodes
 
 
 class Oracle:
@@ -85,14 +92,15 @@ class Oracle:
         self.env = simpy.Environment()
         self.shape, self.p = shape, len(shape.starts)
         nodes = len(shape.nics)
-        self.devices = self.p // nodes
+        self.node = [node for node, count in enumerate(shape.devices) for _ in range(count)]
+        first = [self.node.index(node) for node in range(nodes)]
         self.below: list[list[list[int]]] = []
         for tree in families(nodes):
             below: list[list[int]] = [[] for _ in range(self.p)]
             for node, heads in enumerate(tree):
-                below[node * self.devices] = [head * self.devices for head in heads]
+                below[first[node]] = [first[head] for head in heads]
             for rank in range(self.p - 1):
-                if rank % self.devices < self.devices - 1:
+                if self.node[rank] == self.node[rank + 1]:
                     below[rank].append(rank + 1)
             self.below.append(below)
         self.above = [parents(below) for below in self.below]
@@ -150,14 +158,14 @@ class Oracle:
 
     def link(self, a: int, b: int, way: str) -> Link:
         """With the share that the streams of both trees leave of it."""
-        node, other = a // self.devices, b // self.devices
-        inside = [(x, y) for x, y in self.flows[way] if x // self.devices == y // self.devices]
+        node, other = self.node[a], self.node[b]
+        inside = [(x, y) for x, y in self.flows[way] if self.node[x] == self.node[y]]
         across = [flow for flow in self.flows[way] if flow not in inside]
         if node == other:
             leaving, reaching = (sum(f[i] == (a, b)[i] for f in inside) for i in (0, 1))
             return share_link(self.shape.buses[node], max(leaving, reaching))
-        out = sum(x // self.devices == node for x, _ in across)
-        into = sum(y // self.devices == other for _, y in across)
+        out = sum(self.node[x] == node for x, _ in across)
+        into = sum(self.node[y] == other for _, y in across)
         return path(self.shape.nics[node], self.shape.nics[other], out, into)
 
     def stream(self, edge: Edge, way: str) -> int:
@@ -250,9 +258,13 @@ def test_the_trees_are_those_that_are_drawn_in_the_source() -> None:
 
 @st.composite
 def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Shape:
-    p = draw(st.integers(2, 17))
-    devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
-    nodes = p // devices
+    p, counts = draw(st.integers(2, 17)), tuple[int, ...]()
+    if draw(st.booleans()):
+        counts = tuple(draw(st.lists(st.integers(1, 5), min_size=2, max_size=5)))
+        p, nodes = sum(counts), len(counts)
+    else:
+        devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
+        nodes = p // devices
     links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
     nics, buses = draw(links), draw(links)
     if draw(st.booleans()):
@@ -268,14 +280,15 @@ def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Shape:
         buses=buses,
         gamma=Fraction(draw(st.sampled_from([0, 2, 9])), 10**12),
         key=draw(st.integers(0, 2**64 - 1)),
+        counts=counts,
     )
 
 
 def kernel(shape: Shape) -> Times:
-    nodes, p = len(shape.nics), len(shape.starts)
+    nodes, devices = len(shape.nics), shape.counts or len(shape.starts) // len(shape.nics)
     return DoubleTreeAllReduce(
         shape.elements * shape.element,
-        Fabric(nodes=nodes, devices=p // nodes, nics=shape.nics, buses=shape.buses),
+        Fabric(nodes=nodes, devices=devices, nics=shape.nics, buses=shape.buses),
         piece=shape.piece,
         element=shape.element,
         gamma=shape.gamma,

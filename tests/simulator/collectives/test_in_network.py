@@ -63,17 +63,21 @@ def test_each_device_sends_and_receives_its_vector_once(entries: str, network: L
     assert finishes(on, "nccl_nvls_simple", nbytes, starts) == expected
 
 
-def test_an_nvls_tree_is_the_tree_of_nodes_between_the_nodes_own_sums() -> None:
-    on, nbytes = cluster(4, 2), 1 << 20
+@pytest.mark.parametrize("sizes", [(2, 2, 2, 2), (3, 1, 1, 3)], ids=["equal", "unlike"])
+def test_an_nvls_tree_is_the_tree_of_nodes_between_the_nodes_own_sums(
+    sizes: tuple[int, ...],
+) -> None:
+    on, nbytes = replace(cluster(4, max(sizes)), sizes=sizes), 1 << 20
     starts = list(skews(8)["ascending"])
+    last = [sum(sizes[: n + 1]) - 1 for n in range(4)]
     alone = cluster(4, 1, bus=replace(NVLINK, switch_adds=None))
     call = Call(sent=(nbytes,) * 4, element=4, cluster=alone)
     tree = replace(MODE["nccl_tree_simple"], share=Fraction(1), base=Fraction(0))
     tree = replace(tree, net=MODE["nccl_nvls_tree_simple"].net)
-    ready = [max(starts[2 * n : 2 * n + 2]) + 25_000_000 for n in range(4)]
+    ready = [starts[rank] + 25_000_000 for rank in last]
     between = nccl.prepare_allreduce(call, tree)(times(ready)).tolist()
     assert min(between) > max(ready) + round(nbytes * PS / (300 * 10**9)) + 30_000_000
-    expected = [node for node in between for _ in range(2)]
+    expected = [time for time, count in zip(between, sizes, strict=True) for _ in range(count)]
     assert finishes(on, "nccl_nvls_tree_simple", nbytes, starts) == expected
 
 

@@ -68,7 +68,7 @@ def test_resnet50_has_torchvisions_names() -> None:
 
 def test_the_shortcut_without_parameters_keeps_every_second_pixel() -> None:
     maps = torch.arange(2 * 4 * 4 * 4, dtype=torch.float32).reshape(2, 4, 4, 4)
-    padded = ZeroPadded(4, 2)(maps)
+    padded = ZeroPadded(4, 8, 2)(maps)
     assert torch.equal(padded[:, 2:6], maps[:, :, ::2, ::2])
     assert padded.shape == (2, 8, 2, 2)
     assert padded[:, :2].abs().sum() + padded[:, 6:].abs().sum() == 0

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gcsim.compressors import meter
 from gcsim.traces.models.building import trainable
 from gcsim.traces.moments import Moments, second_moments
 
@@ -37,13 +36,13 @@ def watched_moments(
     labels: Tensor,
     losses: Losses = of_classes,
     *,
-    segment: bool = False,
+    metered: bool = False,
     slow: list[int] | None = None,
 ) -> Moments:
     """`slow` gets the parameters that took a backward pass a sample."""
     with second_moments(model) as watched:
         watched.backward(losses(model(inputs), labels) / len(inputs))
-        moments = watched.accumulate(meter.segment if segment else None)
+        moments = watched.accumulate(metered=metered)
         if slow is not None:
             slow += watched._slow
         return moments

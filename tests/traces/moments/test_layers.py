@@ -146,6 +146,6 @@ def test_every_parameter_of_the_small_transformer_is_metered_by_itself() -> None
     model = transformer_small()
     slow: list[int] = []
     entry = partial(sample_losses, MODELS["transformer_small"])
-    moments = watched_moments(model, tokens, tokens, entry, segment=True, slow=slow)
+    moments = watched_moments(model, tokens, tokens, entry, metered=True, slow=slow)
     assert slow == []
     assert sorted(moments.costs) == list(range(29))

@@ -165,7 +165,7 @@ def test_second_moments_bound_the_squared_gradient() -> None:
 def test_every_parameters_extra_arithmetic_is_metered() -> None:
     images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
     model = build_model(shipped_model("lenet"), seed=0)
-    costs = watched_moments(model, images, labels, segment=True).costs
+    costs = watched_moments(model, images, labels, metered=True).costs
     assert sorted(costs) == list(range(10))
     flops = {number: sum(cost.flops for cost in costs[number]) for number in costs}
     # Linear: 2 B in out; convolutions: 2 B out fan-in places
@@ -179,7 +179,7 @@ def test_the_slow_way_is_metered_at_its_first_parameter() -> None:
     images, labels = Textures((3, 2, 2), 5, seed=1).batch(BATCH, worker=0, step=0)
     model = made(Residual)
     names = [name for name, _ in trainable(model)]
-    costs = watched_moments(model, images, labels, segment=True).costs
+    costs = watched_moments(model, images, labels, metered=True).costs
     slow = {names.index(name) for name in ("scale", "shared.weight", "shared.bias")}
     assert set(costs) == set(range(len(names))) - slow | {min(slow)}
     assert sum(cost.launches for cost in costs[min(slow)]) > BATCH

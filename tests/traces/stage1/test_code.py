@@ -31,10 +31,10 @@ def written(folder: Path) -> dict[str, Path]:
 def test_a_module_reaches_what_it_imports_also_inside_functions(tmp_path: Path) -> None:
     files = written(tmp_path)
     known = {path: code.parsed(path.read_text()) for path in files.values()}
-    reached = code.reach({"room.topk"}, files.get, known)
+    reached = code.reach({"room.topk"}, files.get, known.__getitem__)
     assert reached == {"room", "room.topk", "room.base", "room.inside", "room.inside.late"}
     # a name that the package itself gives may come from anything that the package imports
-    assert code.reach({"room.wrapped"}, files.get, known) == {
+    assert code.reach({"room.wrapped"}, files.get, known.__getitem__) == {
         "room",
         "room.wrapped",
         "room.registry",
@@ -175,7 +175,7 @@ print(json.dumps([m for m in sys.modules if m.startswith("gcsim.compressors") an
     start = f"gcsim.compressors.{REGISTRY[name].partition(':')[0]}"
     assert start in loaded
     traces = {module for module in files if module.startswith("gcsim.traces")}
-    assert loaded <= code.reach({start, *traces}, files.get, known)
+    assert loaded <= code.reach({start, *traces}, files.get, known.__getitem__)
 
 
 def test_a_damaged_memo_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,11 @@ from gcsim.traces.live import WorkerGradients
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.models.table import facts_and_parameters
 from gcsim.traces.profile import Layer, ModelFacts
-from gcsim.traces.recording.make_shipped import BATCH_SIZE, RECIPES, WORKERS
 from gcsim.traces.storage.manifest import manifest_text, read_manifest
 from gcsim.traces.storage.store import FOLDER, Trace, shipped_traces
 from gcsim.traces.storage.tensor_file import file_length, measure_file, write_tensors
 from gcsim.traces.storage.writing import TraceWriter
+from tests.benchmarks.shipped_traces import BATCH_SIZE, RECIPES, WORKERS
 
 SHAPES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("body.weight", (4, 3, 2)),

@@ -16,7 +16,6 @@ one: most pairs of six methods differ in print, and the seeds agree on some orde
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from collections import Counter
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.validation import data_files
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.statistics import grouped
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Findings, Pair, Verdict
@@ -130,10 +130,10 @@ def find() -> Findings:
 
 def _citations() -> Iterator[str]:
     """Yield each source with its settings and number of figures."""
-    settings = _table("settings.csv")
+    settings = data_files.read(_HERE / "settings.csv")
     names = {row["setting"]: row["source"] for row in settings}
-    figures = Counter(names[row["setting"]] for row in _table("published.csv"))
-    for source in _table("sources.csv"):
+    figures = Counter(names[row["setting"]] for row in data_files.read(_HERE / "published.csv"))
+    for source in data_files.read(_HERE / "sources.csv"):
         own = [row for row in settings if row["source"] == source["key"]]
         places = "; ".join(f"{one['where']}: {one['model']}, {one['data']}" for one in own)
         yield f"{source['citation']} ({plural(figures[source['key']], 'figure')}; {places})"
@@ -141,14 +141,14 @@ def _citations() -> Iterator[str]:
 
 @cache
 def _cited() -> dict[str, str]:
-    return {row["key"]: row["citation"] for row in _table("sources.csv")}
+    return {row["key"]: row["citation"] for row in data_files.read(_HERE / "sources.csv")}
 
 
 @cache
 def read() -> tuple[Published, ...]:
     """Return the published figures, in file order."""
-    settings = {row["setting"]: row for row in _table("settings.csv")}
-    rows = _table("published.csv")
+    settings = {row["setting"]: row for row in data_files.read(_HERE / "settings.csv")}
+    rows = data_files.read(_HERE / "published.csv")
     dense = {row["setting"]: row["value"] for row in rows if row["kind"] == DENSE}
     return tuple(
         Published(
@@ -164,11 +164,6 @@ def read() -> tuple[Published, ...]:
         )
         for row in rows
     )
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    with (_HERE / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _ratio(value: str, dense: str, measure: str) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import itertools
 from collections import defaultdict
@@ -12,8 +11,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from gcsim.analysis.validation.data_files import Row, read
 from gcsim.analysis.validation.folder import suite_of
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -56,14 +56,7 @@ _TRITON = next(name for name, counts in launches().items() if list(map(float, co
 """A kernel that is a single launch of Triton."""
 _BYTE = 1e-9  # seconds per byte on `recorded`: the suite does not test kernel speeds
 
-Row = dict[str, str]
 Stages = dict[tuple[str, str, str], list[Row]]  # rows of an exchange: encoding and decoding
-
-
-@functools.cache
-def _rows(name: str) -> list[Row]:
-    lines = (_HERE / f"{name}.csv").read_text(encoding="utf-8").splitlines()
-    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def timed_stage(row: Row) -> Timed:
@@ -103,7 +96,7 @@ class Devices(NamedTuple):
 
 def find() -> Findings:
     """Return the stages, half of whose methods are used in fits, and iterations."""
-    stages = [row for row in _rows("stages") if any(timed_stage(row).launches)]
+    stages = [row for row in read(_HERE / "stages.csv") if any(timed_stage(row).launches)]
     kept = [row for row in stages if row["method"] not in _ON_HOST]
     served = set(sorted({row["method"] for row in kept})[::2])
     short = [row for row in kept if row["method"] in served and row["data"] == _FITTED_AT]
@@ -126,7 +119,7 @@ def find() -> Findings:
                 for what in QUEUED
             ),
             *(
-                given_step("iterations", f"{model} without a hook", _dense(model))
+                Factor("iterations", f"{model} without a hook", _dense(model), "s", 1, given=True)
                 for model in _BUCKETS
             ),
         ),
@@ -236,7 +229,7 @@ def _stage(row: Row, served: set[str], devices: Devices) -> Point:
 
 
 def _dense(model: str) -> float:
-    rows = _rows("deployed")
+    rows = read(_HERE / "deployed.csv")
     return next(
         1e-3 * float(row["iteration_ms"])
         for row in rows
@@ -245,7 +238,7 @@ def _dense(model: str) -> float:
 
 
 def _iterations(stages: Stages, devices: Devices) -> Iterator[Point]:
-    for row in _rows("deployed"):
+    for row in read(_HERE / "deployed.csv"):
         data, buckets, tensors = _BUCKETS[row["model"]]
         phase = _PHASES.get(row["hook"])
         own = [
@@ -254,40 +247,35 @@ def _iterations(stages: Stages, devices: Devices) -> Iterator[Point]:
             if (method, where) == (row["hook"], data) and phase in (None, of)
         ]
         if own:
-            profile = _profile(own[0], buckets, tensors)
-            yield Point(
-                name=f"{row['model']}, {row['hook']}",
-                series="iterations",
-                unit="s",
-                measured=1e-3 * float(row["iteration_ms"]),
-                predicted=iteration(row["model"], profile, devices.calibrated),
-                unfitted=iteration(row["model"], profile, devices.catalogue),
-                source=_SOURCE.format("deployed"),
-                workers=1,
-                method=row["hook"],
-            )
+            yield _iteration(row, "iterations", _profile(own[0], buckets, tensors), devices)
 
 
 def _of_pytorch(devices: Devices) -> Iterator[Point]:
     """Yield iterations with PyTorch's own hooks, by their operators and the catalogue's kernels."""
     catalogue = catalog.device("h100_sxm")
-    calibrated = replace(catalogue, host=devices.calibrated.host)
-    for row in _rows("deployed"):
+    both = Devices(catalogue, replace(catalogue, host=devices.calibrated.host))
+    for row in read(_HERE / "deployed.csv"):
         named, _, hook = row["hook"].partition(" ")
         if named == "torch":
             profile = _operators(row["model"], hook)
-            kind = profile.compressor
-            yield Point(
-                name=f"{row['model']}, {row['hook']}",
-                series="iterations, PyTorch's hooks",
-                unit="s",
-                measured=1e-3 * float(row["iteration_ms"]),
-                predicted=iteration(row["model"], profile, calibrated, **{kind: HOOK}),
-                unfitted=iteration(row["model"], profile, catalogue, **{kind: HOOK}),
-                source=_SOURCE.format("deployed"),
-                workers=1,
-                method=kind,
-            )
+            code = {profile.compressor: HOOK}
+            yield _iteration(row, "iterations, PyTorch's hooks", profile, both, **code)
+
+
+def _iteration(
+    row: Row, series: str, profile: profiles.TrafficProfile, devices: Devices, **code: Framework
+) -> Point:
+    return Point(
+        name=f"{row['model']}, {row['hook']}",
+        series=series,
+        unit="s",
+        measured=1e-3 * float(row["iteration_ms"]),
+        predicted=iteration(row["model"], profile, devices.calibrated, **code),
+        unfitted=iteration(row["model"], profile, devices.catalogue, **code),
+        source=_SOURCE.format("deployed"),
+        workers=1,
+        method=profile.compressor,
+    )
 
 
 @functools.cache

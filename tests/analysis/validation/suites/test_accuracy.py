@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gcsim.analysis.validation import data_files
 from gcsim.analysis.validation.judge import judge
 from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report.table import (
@@ -58,7 +59,7 @@ def test_there_are_forty_settings_with_a_source_and_their_dense_training() -> No
     assert len(settings) >= 40
     dense = Counter(row.setting for row in rows if row.kind == "none")
     assert dense == dict.fromkeys(settings, 1)
-    cited = {row["key"] for row in suite._table("sources.csv")}
+    cited = {row["key"] for row in data_files.read(suite._HERE / "sources.csv")}
     assert {row.source for row in rows} == cited
     assert len([*suite._citations()]) == len(cited)
 
@@ -89,7 +90,7 @@ def test_onebit_adams_figures_are_means_of_the_eight_scores_of_glue() -> None:
     }
     rows = {
         (row["setting"], row["kind"]): float(row["value"])
-        for row in suite._table("published.csv")
+        for row in data_files.read(suite._HERE / "published.csv")
         if row["setting"].startswith("onebit adam")
     }
     assert rows == pytest.approx({key: np.mean(scores) for key, scores in printed.items()})

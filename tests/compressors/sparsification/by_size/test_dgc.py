@@ -198,8 +198,8 @@ def test_several_steps_are_those_of_the_authors_code(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
         for rank, worker in enumerate(workers.workers):
-            assert worker.v[0].tolist() == v[rank]
-            assert worker.u[0].tolist() == u[rank]
+            assert worker.state["velocity"][0].tolist() == v[rank]
+            assert worker.state["momentum"][0].tolist() == u[rank]
 
 
 def test_a_message_of_half_precision_values_takes_48_bits_an_element() -> None:

@@ -1,4 +1,4 @@
-"""Script that makes the shipped traces: `python -m gcsim.traces.recording.make_shipped FOLDER`. On
+"""Script that makes the shipped traces: `python -m tests.benchmarks.shipped_traces FOLDER`. On
 one thread of the same processor, with the manifests' versions, equal seeds give equal files."""
 
 from __future__ import annotations
