@@ -150,6 +150,13 @@ def _assumed(plan: Plan, choice: DrawnPoint) -> Iterator[str]:
     batch = "steps of at most the stated batch, in whole micro-batches"
     yield f"dense training takes the same number of steps on any number of GPUs; {batch}"
     scenario = choice.point.work.site.scenario
+    unproven = dict.fromkeys(
+        label for one in plan.front if (label := one.point.choice.label) in plan.unproven
+    )
+    if scenario.training.local_steps > 1:
+        unproven["local steps"] = None
+    if unproven:
+        yield f"so does training with {', '.join(unproven)} (check accuracy first)"
     cluster = scenario.cluster
     if cluster.workers > 1:
         link = nearest_link(cluster).link

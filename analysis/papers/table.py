@@ -27,7 +27,7 @@ MEANINGS = {
     "size [MB]": "of the network's parameters in float32",
     "error [%]": "energy of update minus gradient, as a share of the gradient's",
     "levels [bits]": "entropy of the levels in a bucket; at most 3.17 of nine, 1 of two",
-    "away [%]": "elements beyond half a standard deviation of the gradient",
+    "away [%]": "elements beyond half a standard deviation, over the gradient's own such elements",
     "range [sd]": "mean magnitude of the levels, in standard deviations",
     "phi [%]": "share of the sampled elements that are among the largest 1 %",
     "tau [%]": "elements visited at least once",

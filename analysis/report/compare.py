@@ -18,6 +18,7 @@ from gcsim.analysis.report.paste import ranks_per_part
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.table import SPEEDUP, bare_table
 from gcsim.compressors.ddp.measured import Measured
+from gcsim.compressors.options.method import OPTIONS
 from gcsim.errors import InputError
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
@@ -102,12 +103,12 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
     """Return the run's prediction for a measurement: the row of the same method and number of
     workers. Raises `InputError` with `name` (of the run) and `place` (of the measurement) if there
     is none, and lists the rows that the run has."""
+    keys = (*measured.parameters, *OPTIONS, implementations.KEY)
     labels = [
         entry["label"]
         for entry in result.scenario["compressors"]
         if entry["kind"] == measured.compressor
-        and implementations.KEY not in entry
-        and all(key in entry and entry[key] == value for key, value in measured.parameters.items())
+        and all(entry.get(key) == measured.parameters.get(key) for key in keys)
     ]
     if measured.ranks_per_part != (part := ranks_per_part(result.scenario)):
         ranks = plural(measured.ranks_per_part, "rank")

@@ -127,7 +127,7 @@ _LAST: list[tuple[tuple[SweepPoint, ...], list[Recommendation | None]]] = []
 def recommendation(point: Result) -> Recommendation:
     """Return the advised methods of a point, with the evidence that a run would look up."""
     if point.advice is None and {"model", "compressors"} <= point.scenario.keys():
-        named = json.dumps([point.scenario[key] for key in ("model", "compressors")])
+        named = json.dumps({**point.scenario, "cluster": None}, default=str)
         if named not in _KNOWN:
             with suppress(InputError):  # the scenario's own files may be gone
                 scenario = scenario_from(point.scenario)
@@ -139,7 +139,7 @@ def recommendation(point: Result) -> Recommendation:
 
 
 _KNOWN: dict[str, Findings] = {}
-"""Evidence by model and methods, as most points of a sweep share it."""
+"""Evidence by scenario without its cluster, as many points of a sweep share it."""
 
 
 def _lines(

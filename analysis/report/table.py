@@ -335,22 +335,33 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
 def bottleneck(result: Result) -> list[str]:
     """Return a note on the slowest group of nodes, for which all others wait."""
     groups = result.provenance.get("groups") or []
-    times = {number: one["forward_s"] + one["backward_s"] for number, one in enumerate(groups)}
+    slowdowns = [one["slowdown"] for one in groups]
+    times = [(one["forward_s"] + one["backward_s"]) * one["slowdown"] for one in groups]
     if not times:
         return []
-    last, first = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
+    last, first = times.index(max(times)), times.index(min(times))
     batches = ", ".join(f"{one['batch_size']} on {one['device']}" for one in groups)
     longer = times[last] / times[first]
     if longer < 1 + TIE:
         return [f"Bottleneck: none, all groups' passes take equally long (batches: {batches})."]
     now, nodes = ([one[key] for one in groups] for key in ("batch_size", "nodes"))
-    speeds = [batch / times[number] for number, batch in enumerate(now)]
+    speeds = [batch / time * slow for batch, time, slow in zip(now, times, slowdowns, strict=True)]
     samples = sum(batch * count for batch, count in zip(now, nodes, strict=True))
-    narrower = whole_batches(samples, speeds, nodes) != now
+    divided = [
+        time / before * after
+        for time, before, after in zip(
+            times, now, whole_batches(samples, speeds, nodes), strict=True
+        )
+    ]
+    narrower = max(divided) / min(divided) < longer
     by_speed = result.scenario["cluster"]["batch"] == "by_speed"
+    kinds = [one["device"] for one in groups]
+    slow, fast = f"{kinds[last]} nodes compute", f"{kinds[first]}'s, which wait"
+    if any(one != 1 for one in slowdowns):
+        slow = f"the slowest {kinds[last]} worker computes"
+        fast = f"the slowest {kinds[first]} one, which waits"
     return [
-        f"Bottleneck: {groups[last]['device']} nodes compute {longer:.3g}x as long as "
-        f"{groups[first]['device']}'s, which wait (batches: {batches})"
+        f"Bottleneck: {slow} {longer:.3g}x as long as {fast} (batches: {batches})"
         + ("; cluster.batch=by_speed narrows that." if narrower and not by_speed else ".")
     ]
 

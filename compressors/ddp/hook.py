@@ -279,10 +279,13 @@ class DdpHook:
         return self
 
     def measured(self) -> Measured:
-        """Return the bytes that this rank sent, and their times, in the compressed steps so far.
-        Call it between iterations. Raises `InputError` if there were none."""
-        if not self._sums:
-            hint = "the first iterations are exchanged uncompressed: train for some more"
+        """Return the bytes that this rank sent, and their times, in the compressed steps so far,
+        without the method's dense steps and warm-up. Call it between iterations. Raises
+        `InputError` if there were none."""
+        if not self._starts:
+            hint = (
+                "the first iterations, dense steps and a warm-up do not count: train for some more"
+            )
             raise InputError("no step was compressed", place="model", hint=hint)
         others: dict[str, list[int]] = {}
         for number in sorted(self._others.keys() & self._sums.keys()):
@@ -382,7 +385,7 @@ class DdpHook:
             regrouped = self._forming > 0 and self.step >= 0
             self._forming = max(0, self._forming - 1)
             self._current = Step(self.step, self.loss, regrouped=regrouped)
-            if self.step >= self._method.checked.dense_steps:
+            if self.step >= self._method.checked.first_settled:
                 self._starts.append(time.perf_counter())
         self.layouts[layout.index] = layout
         require_dense(buffer)
@@ -461,7 +464,7 @@ class DdpHook:
         member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
         exchange = participate(member, bucket, step, finite=False, unmodified=False)
         index = bucket.layout.index
-        first = self._others.get(index, self._method).checked.dense_steps
+        first = self._others.get(index, self._method).checked.first_settled
         sums = self._sums.setdefault(index, Sums()) if step >= first else Sums()
         sums.elements = bucket.layout.numel
         sums.steps += 1

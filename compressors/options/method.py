@@ -143,8 +143,9 @@ class Method(NamedTuple):
     parameters: CompressorParameters
 
     @property
-    def dense_steps(self) -> int:
-        return self.parameters.before if isinstance(self.parameters, Options) else 0
+    def first_settled(self) -> int:
+        """First step after dense steps and any warm-up, from which a simulation measures."""
+        return self.compressor.warmup_steps(self.parameters)
 
     def of_steps(self, steps: int | None) -> Method:
         """Return the method for a training of `steps`; `InputError` if a share needs them."""

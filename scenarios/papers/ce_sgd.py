@@ -84,7 +84,7 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             *sizes,
             order("share sent, by network", "Table II",
                   {name: of[_COST] for name, of in table.items()}, ranked(share)),
-            at_most("bytes sent here over printed bytes", "Table II",
+            at_most("share sent here over printed share", "Table II",
                     {name: of[_COST][0] / share[name] for name, of in table.items()}, 1, "x"),
         ),
         panels=(

@@ -83,6 +83,8 @@ class Plan:
     settings: int  # number of fitting settings: offer, nodes, micro-batch, checkpointing, method
     simulated: int
     supposed: tuple[str, ...] = ()  # overrides that are assumed because nothing is stated
+    unproven: frozenset[str] = frozenset()
+    """Methods assumed to take as many steps as dense training, without evidence."""
 
     def probabilities(self, one: DrawnPoint) -> tuple[float | None, float | None]:
         """Return the probabilities of meeting deadline and budget; None for one that is not set."""
@@ -236,6 +238,7 @@ def planned(
         settings=sum(len(w.choices) for site in search.sites for w in search.works(site)),
         simulated=simulated,
         supposed=search.supposed,
+        unproven=search.unproven,
     )
 
 

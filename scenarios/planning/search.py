@@ -30,6 +30,8 @@ from gcsim.scenarios.checks.conflicts import shardable
 from gcsim.scenarios.checks.fits import Misfit, misfits
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.reading.document import Document
+from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import simulated_run
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -156,6 +158,8 @@ class Search:
     sites: tuple[Site, ...] = ()
     steps: dict[str, float] = field(default_factory=dict)
     """Steps to the goal over dense training's, by method."""
+    unproven: frozenset[str] = frozenset()
+    """Methods assumed to take as many steps as dense training, without evidence."""
     simulated: int = 0  # number of simulated settings
     served: set[Offer] = field(default_factory=set)  # offers with simulated works
     supposed: tuple[str, ...] = ()  # overrides that are assumed because nothing is stated
@@ -181,6 +185,11 @@ class Search:
         self.steps = {
             label: known[label].steps_vs_dense if label in known else 1.0 for label in self._known
         }
+        self.unproven = frozenset(
+            choice.label
+            for choice in first.scenario.compressors
+            if choice.kind not in _EXACT and choice.label not in known
+        )
         self.sites = tuple(
             Site(offer=offer, nodes=nodes, scenario=at)
             for offer, question in questions
@@ -191,13 +200,8 @@ class Search:
     def _questions(self) -> list[tuple[Offer, Question]]:
         """Return each offer's scenario at its largest size, with the methods to compare."""
         job = self.job
-        problems: list[Problem] = []
         overrides = list(job.overrides)
-        for text in overrides:
-            key = text.partition("=")[0].strip()
-            if hint := _CHOSEN.get(key):
-                message = f"gcsim plan takes {key} from the offers or tries several values"
-                problems.append(Problem(message=message, place=f"--set {key}", hint=hint))
+        problems = [problem for text in overrides for problem in _chosen_by_the_plan(text)]
         if problems:
             raise InputError(problems)
         if not any(text.partition("=")[0].strip() == "compressors" for text in overrides):
@@ -370,6 +374,17 @@ class Search:
                         found = undominated([*found, *self.points(work)])
                 task.advance(note=work.site.offer.name)
         return found
+
+
+def _chosen_by_the_plan(text: str) -> Iterator[Problem]:
+    """Yield a problem for each setting of `_CHOSEN` that an override states."""
+    key = text.partition("=")[0].strip()
+    document = Document(name="", data={})
+    apply(document, [text])
+    for name, hint in _CHOSEN.items():
+        if f"{name}.".startswith(f"{key}.") and tuple(name.split(".")) in document.keys:
+            message = f"gcsim plan takes {name} from the offers or tries several values"
+            yield Problem(message=message, place=f"--set {key}", hint=hint)
 
 
 def undominated(points: Iterable[Point]) -> list[Point]:

@@ -11,6 +11,8 @@ import platform
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
@@ -24,6 +26,7 @@ from gcsim.simulator.devices.pricing import PriceList, price_sources
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction
+from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1.cache import version
 from gcsim.version import __version__
@@ -93,7 +96,11 @@ def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
 
 def _groups(scenario: Scenario, compute: ComputeTimes) -> Iterator[dict[str, object]]:
     """Describe each group of nodes, with a worker's batch and passes."""
-    for number, group in enumerate(scenario.cluster.groups):
+    cluster = scenario.cluster
+    slow = slow_ranks(cluster, scenario.training)
+    slow = np.ones(cluster.workers) if slow is None else slow
+    slow_of_group = np.split(slow, np.cumsum(cluster.ranks_of_groups)[:-1])
+    for number, group in enumerate(cluster.groups):
         passes = compute.of_group(number)
         yield {
             "nodes": group.nodes,
@@ -101,6 +108,7 @@ def _groups(scenario: Scenario, compute: ComputeTimes) -> Iterator[dict[str, obj
             "batch_size": round(group.batch * scenario.batch_size),
             "forward_s": seconds(passes.forward),
             "backward_s": seconds(passes.backward),
+            "slowdown": float(slow_of_group[number].max()),  # of its slowest worker
             "source": passes.provenance,
         }
 

@@ -271,10 +271,22 @@ class CompressorSection(Section):
         return data
 
 
+_FEWEST_DRAWS = 8
+
+
+def _enough(draws: int) -> int:
+    """Check that a range of these draws contains the estimate."""
+    if 0 < draws < _FEWEST_DRAWS:
+        raise invalid(
+            f"{draws} is too few for a range", f"write {_FEWEST_DRAWS} or more, or 0 for no ranges"
+        )
+    return draws
+
+
 class UncertaintySection(Section):
     """Treatment of figures that are known only as ranges."""
 
-    draws: Annotated[int, Field(ge=0, le=4096)] = 256
+    draws: Annotated[int, Field(ge=0, le=4096), AfterValidator(_enough)] = 256
     discrepancy: bool = True
     """Whether steps get random factors for the errors of measured clusters beyond these ranges."""
 

@@ -86,6 +86,11 @@ def test_iperf3_and_ping_make_a_link_with_ranges(here: Path) -> None:
     assert link.efficiency_range is not None
     assert not link.estimate
     assert "half of the median of 4 round trips" in link.source
+    code, out, err = gcsim(
+        "calibrate", "link", "iperf3.json", "-o", "my_link.yaml", "--line-rate", "1 Gbit/s"
+    )
+    assert code == 0
+    assert "the goodput, 9.375 Gbit/s, exceeds the stated line rate, 1 Gbit/s" in err
     code, out, _ = gcsim("calibrate", "link", "iperf3.json", "-o", "my_link.yaml")
     assert code == 0
     assert "latency: not measured: as 10gbe of the catalogue, with its range" in out

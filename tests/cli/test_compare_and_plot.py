@@ -60,9 +60,11 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
         iteration_high_s=0.06,
     )  # fmt: skip
     entry = {"kind": "topk", "label": "top", "ratio": 0.01, "more": 1}
+    kept = {**entry, "label": "kept", "dense_tensors": {"below": 100, "names": []}}
     found = Result(
-        scenario={"name": "x", "compressors": [entry]}, provenance={}, rows=(row,), wall={}
-    )
+        scenario={"name": "x", "compressors": [kept, entry]}, provenance={},
+        rows=(replace(row, label="kept", iteration_s=0.07), row), wall={},
+    )  # fmt: skip
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text(found.to_json())
     measured_by_hook().write(tmp_path / "m.json")
@@ -96,7 +98,7 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
     for changes, said in (
         ({"workers": 4}, "made by 4 workers; run has 8"),
         ({"ranks_per_part": 4}, "made with 4 ranks acting as one worker (between); run has 1"),
-        ({"parameters": {"ratio": 0.1}}, "made with topk ratio 0.1; run has top"),
+        ({"parameters": {"ratio": 0.1}}, "made with topk ratio 0.1; run has kept, top"),
     ):
         measured_by_hook(**changes).write(tmp_path / "other.json")
         done = gcsim("compare", "run", "other.json", folder=tmp_path)

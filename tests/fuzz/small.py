@@ -21,7 +21,7 @@ _SMALL: dict[str, Any] = {
         "collectives": {"transport": "textbook"},
     },
     "compressors": ["none", {"kind": "topk", "label": "top", "ratio": 0.01}],
-    "uncertainty": {"draws": 4},
+    "uncertainty": {"draws": 8},
     "seed": 0,
 }
 

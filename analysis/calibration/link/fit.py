@@ -8,8 +8,8 @@ ln n, by more than 10: very strong evidence (Kass and Raftery 1995, J. Am. Stat.
 
 Intervals have 95 % confidence, from the covariance at the minimum, s^2 (J^T W J)^-1 with the loss's
 weights W, and Student's t. Errors count as independent, sizes of steps as known. A time is between
-0 and what explains the shortest message by itself; a time at its limit (a latency of 0) gets the
-upper bound that it would have next to the other figures.
+0 and what explains the shortest message, within its error, by itself; a time at its limit (a
+latency of 0) gets the upper bound that it would have next to the other figures.
 """
 
 from __future__ import annotations
@@ -247,13 +247,15 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
     ]
     spread = {**_half_widths(solution, range(len(names))), **_half_widths(solution, free)}
     times = solution.measured - solution.measured.min()
+    error = _half_width(solution)
+    error = error if np.isfinite(error) else 0.0
     for number, (figure, from_bytes) in enumerate(names):
         at, around = float(x[number]), spread[number]
         low: float | None = None
         high: float | None = None
         if figure != "goodput":
             # `Shape.scale`: a latency of 1 explains the shortest message
-            most = 1.0 if from_bytes == 0 else float(np.exp(times.max()))
+            most = float(np.exp((0.0 if from_bytes == 0 else times.max()) + error))
             low = shape.value(number, max(at - around, 0.0))
             high = shape.value(number, max(at, min(at + around, most)))
         elif around < _UNKNOWN:
@@ -263,21 +265,25 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
         )
 
 
-def _half_widths(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
-    """Return half the interval of figures fitted together; infinite if undetermined."""
+def _half_width(solution: Solution) -> float:
+    """Return half the interval of the logarithm of one time; infinite if undetermined."""
     from scipy.stats import t as student
 
     count, left = len(solution.misses), len(solution.misses) - solution.shape.figures
     if left <= 0:
-        return dict.fromkeys(chosen, np.inf)
-    _, sizes, directions = np.linalg.svd(solution.slopes[:, list(chosen)], full_matrices=False)
+        return np.inf
     squares = float(solution.misses @ solution.misses)
     variance = max(squares, count * (EXACT / 10) ** 2) / left
-    reach = float(student.ppf((1 + CONFIDENCE) / 2, left))
+    return float(student.ppf((1 + CONFIDENCE) / 2, left) * variance**0.5)
+
+
+def _half_widths(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
+    """Return half the interval of figures fitted together; infinite if undetermined."""
+    _, sizes, directions = np.linalg.svd(solution.slopes[:, list(chosen)], full_matrices=False)
     # figures along a direction in which no time changes are undetermined
     inverse = (directions / np.maximum(sizes, _FLAT)[:, None]) ** 2
-    deviations = np.sqrt(inverse.sum(axis=0) * variance)
-    return {n: reach * float(d) for n, d in zip(chosen, deviations, strict=True)}
+    widths = _half_width(solution) * np.sqrt(inverse.sum(axis=0))
+    return dict(zip(chosen, widths.tolist(), strict=True))
 
 
 def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None]:

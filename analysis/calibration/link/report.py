@@ -61,11 +61,16 @@ def warnings(fit: LinkFit) -> Iterator[str]:
             "the catalogue's, with its range)"
         )
         return
-    line = fit.link.bandwidth * fit.link.efficiency
-    if fit.line_rate is not None and float(line) > fit.line_rate * 1.001:
+    yield from above_line_rate(fit.link, fit.line_rate)
+
+
+def above_line_rate(link: Link, line_rate: float | None) -> Iterator[str]:
+    """Yield a warning if the link is faster than the stated line rate."""
+    goodput = float(link.bandwidth * link.efficiency)
+    if line_rate is not None and goodput > line_rate * 1.001:
         yield (
-            f"the goodput, {rate(float(line))}, exceeds the stated line rate, "
-            f"{rate(fit.line_rate)}; the efficiency is set to 1"
+            f"the goodput, {rate(goodput)}, exceeds the stated line rate, "
+            f"{rate(line_rate)}; the efficiency is set to 1"
         )
 
 

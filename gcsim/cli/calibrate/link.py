@@ -110,7 +110,7 @@ def fit_and_report(
     from gcsim.analysis.calibration.link.checks import check_inside, inside_of, settled
     from gcsim.analysis.calibration.link.direct import compared, direct, entry_direct, report_direct
     from gcsim.analysis.calibration.link.fit import fit
-    from gcsim.analysis.calibration.link.report import entry, report, warnings
+    from gcsim.analysis.calibration.link.report import above_line_rate, entry, report, warnings
     from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report
     from gcsim.files import write_text
     from gcsim.scenarios.sections.named_files import names_a_file
@@ -127,6 +127,8 @@ def fit_and_report(
         plain = direct(readings, line_rate=line, name=name)
         print("\n".join(report_direct(plain, readings)))
         sys.stdout.flush()
+        for warning in above_line_rate(plain.link, line):
+            say(f"warning: {warning}")
         if output is not None:
             write_text(output, entry_direct(plain, readings, date=today, command=command))
             say(f"wrote {output}; in a scenario: network: {output}")

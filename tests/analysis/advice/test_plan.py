@@ -21,9 +21,11 @@ def offer(device: str, gpus: int, nodes: int, network: str = "10gbe") -> Offer:
     )  # fmt: skip
 
 
-def plan(*offers: Offer, deadline: float | None = None, **job: Any) -> Plan:
+def plan(
+    *offers: Offer, deadline: float | None = None, sets: tuple[str, ...] = (), **job: Any
+) -> Plan:
     given: dict[str, Any] = {"model": "lenet", "amount": 1e7, "batch": 4096.0, **job}
-    return planned(Job(**given, overrides=SETTINGS), offers, deadline=deadline)
+    return planned(Job(**given, overrides=(*SETTINGS, *sets)), offers, deadline=deadline)
 
 
 def said(found: Plan) -> dict[str, str]:
@@ -62,6 +64,23 @@ def test_the_network_and_a_memory_that_nobody_states_are_assumed(fast: Plan) -> 
     alone = said(plan(offer("raspberry_pi_4b", 1, 1, "1gbe")))["Assumed"]
     assert "memory not checked: the device states none" in alone
     assert "TCP" not in alone
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("compressors=[none, {kind: local_sgd, interval: 100}]", "local_sgd"),
+        ("training.local_steps=4", "local steps"),
+        ("training.local_steps=1", None),
+    ],
+)
+def test_methods_and_local_steps_without_evidence_are_assumed_to_need_as_many_steps(
+    given: str, named: str | None
+) -> None:
+    """On 10 Gbit/s both beat an exchange after each step, so the front has them."""
+    found = said(plan(offer("t4", 1, 4), sets=(given,)))["Assumed"]
+    told = f"so does training with {named} (check accuracy first)"
+    assert (told in found) == ("check accuracy first" in found) == (named is not None)
 
 
 def test_a_probability_is_the_same_in_table_and_sentence(fast: Plan) -> None:

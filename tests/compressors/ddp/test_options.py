@@ -21,6 +21,32 @@ def test_a_share_of_the_steps_needs_their_number(alone: None) -> None:
     assert hook.measured().sent_bytes < 4 * sum(p.numel() for p in model.parameters()) / 3
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kind": "topk", "ratio": 0.01, "warm_up": {"steps": 3, "from": 0.5}},
+        {"kind": "dgc", "ratio": 0.01, "warmup_epochs": 1, "steps_per_epoch": 3},
+        {"kind": "powersgd", "rank": 1, "start": 3},
+    ],
+)
+def test_a_warm_up_is_not_measured(given: dict[str, object], alone: None) -> None:
+    """Its three steps send more than the settled ones, which a run predicts: those of a hook
+    without a warm-up."""
+    settled = {"kind": given["kind"], "ratio": 0.01} if "ratio" in given else {**given, "start": 0}
+    sent = []
+    for options in (given, settled):
+        model = planned()
+        hook = gcsim.ddp_hook(options).register(model)
+        list(steps_of(model, 0, 1 + 3))
+        if options is given:
+            with pytest.raises(InputError, match="no step was compressed"):
+                hook.measured()
+            list(steps_of(model, 0, 2))
+            assert hook.measured().steps == 2
+        sent.append(hook.measured().sent_bytes)
+    assert sent[0] == pytest.approx(sent[1], rel=0.1)
+
+
 def test_a_pattern_of_no_parameter_is_refused(alone: None) -> None:
     hook = gcsim.ddp_hook("topk", dense_tensors={"names": ["*.bias"]})
     with pytest.raises(InputError, match=r"'\*\.bias' matches no tensor of the model"):

@@ -284,7 +284,7 @@ def test_plain_parameters_read_back() -> None:
     found = method_of("powersgd", given)
     for mode in ("python", "json"):
         assert method_of("powersgd", found.parameters.model_dump(mode=mode)) == found
-    assert found.of_steps(1000).dense_steps == 100
+    assert found.of_steps(1000).first_settled == 100
     with pytest.raises(InputError, match="share of the training's steps"):
         found.of_steps(None)
 

@@ -9,7 +9,7 @@ from tests.fuzz.kinds.scenarios import drawn_compressor, option
 from tests.fuzz.mutation import as_yaml, tree, value
 from tests.fuzz.small import small
 
-_DRAWS = ("--set", "uncertainty.draws=4")
+_DRAWS = ("--set", "uncertainty.draws=8")
 _WORDS = {
     "--model": ("lenet", "lenet", "lenet", "cnn_digits"),
     "--device": ("v100", "a100_sxm_80gb", "cpu_2core", "h100_sxm"),

@@ -99,7 +99,7 @@ def _smaller(scenario: Scenario) -> list[str]:
     if cluster.devices_per_node > 4:
         found.append("cluster.devices_per_node=2")
     if scenario.draws > 4:
-        found.append("uncertainty.draws=4")
+        found.append("uncertainty.draws=8")
     if scenario.training.iterations > 100:
         found.append("training.iterations=100")
     if len(scenario.compressors) > 3:

@@ -227,6 +227,11 @@ def test_settings_that_a_plan_chooses_are_refused_all_at_once() -> None:
     assert places == ["--set cluster.device", "--set batch_size"]
 
 
+def test_a_mapping_with_a_setting_that_a_plan_chooses_is_refused() -> None:
+    with pytest.raises(InputError, match=r"training\.accumulation"):
+        search("training={accumulation: 4, exposed: 0}")
+
+
 def plain(hours: float, money: float, sure: bool = True) -> Point:
     work: Any = SimpleNamespace(sure=sure)
     return Point(work=work, choice=NOTHING, row=NOTHING, hours=hours, money=money)

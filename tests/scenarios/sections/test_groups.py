@@ -308,7 +308,14 @@ def test_batches_by_speed_are_offered_where_whole_samples_differ(batch: int, nar
     4 and 1, 3.2 and 0.8 are 3 and 1."""
     slower = 4 / 3 if batch == 1 else 4.0
     groups = [
-        {"device": name, "nodes": 1, "batch_size": batch, "forward_s": time, "backward_s": 0.0}
+        {
+            "device": name,
+            "nodes": 1,
+            "batch_size": batch,
+            "forward_s": time,
+            "backward_s": 0.0,
+            "slowdown": 1.0,
+        }
         for name, time in (("b200", 1.0), ("h100", slower))
     ]
     scenario = {"cluster": {"batch": "equal"}}
@@ -316,6 +323,22 @@ def test_batches_by_speed_are_offered_where_whole_samples_differ(batch: int, nar
     (said,) = bottleneck(told)
     assert said.startswith("Bottleneck: h100 nodes compute ")
     assert said.endswith("; cluster.batch=by_speed narrows that.") is narrows
+
+
+def test_the_bottleneck_is_the_slowest_worker_of_all_groups(tmp_path: Path) -> None:
+    """The V100's passes take less than twice the A100's, so the A100 that takes 4 times as long is
+    last; smaller batches on the V100 make it later still."""
+    found = result(tmp_path, "training.slow_workers={1: 4}")
+    fast, slow = found.provenance["groups"]
+    longer = 4 / (
+        (slow["forward_s"] + slow["backward_s"]) / (fast["forward_s"] + fast["backward_s"])
+    )
+    (said,) = bottleneck(found)
+    expected = (
+        f"the slowest a100_sxm_80gb worker computes {longer:.3g}x as long as the slowest v100 one"
+    )
+    assert said.startswith(f"Bottleneck: {expected}, which waits")
+    assert "by_speed" not in said
 
 
 def test_a_row_counts_every_groups_samples(tmp_path: Path) -> None:

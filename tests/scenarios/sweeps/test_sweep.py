@@ -293,6 +293,15 @@ def test_a_point_that_does_not_fit_is_a_row_without_times(tmp_path: Path) -> Non
     assert [line[1] for line in table_of(found)[1]] == ["dense", "does not fit"]
 
 
+def test_each_point_has_the_evidence_of_its_own_optimizer() -> None:
+    """PowerSGD of rank 4 is published to train images with momentum SGD, not with Adam."""
+    overrides = ["uncertainty.draws=0", "compressors=[none, {kind: powersgd, rank: 4}]",
+                 "cluster.network.bandwidth=100 Mbit/s"]  # fmt: skip
+    grid = {"training.optimizer_state": ["momentum", "adam"]}
+    found = sweep("small.yaml", grid, overrides=overrides)
+    assert [line[1] for line in table_of(found)[1]] == ["powersgd *", "dense"]
+
+
 @pytest.mark.long
 def test_the_public_function_gives_what_shows_itself() -> None:
     shown = sweep("small.yaml", {"cluster.nodes": [1]}, seed=3)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError
 from gcsim.scenarios import run as module
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -386,6 +387,26 @@ def test_rows_have_the_percentiles_and_shares_of_their_draws(scenario: Scenario)
         pays = np.clip(np.mean(speedups > 1), 0.01, 0.99)
         assert row.probability_pays == (None if kind == "none" else pays)
         assert row.probability_fastest == np.clip(np.mean(draws[kind] <= fastest), 0.01, 0.99)
+
+
+def test_ranges_of_the_fewest_draws_contain_the_estimate(scenario: Scenario) -> None:
+    """With 1 or 2 draws they often do not: ranges have random factors, estimates have none."""
+    for seed in range(30):
+        for row in run(replace(scenario, draws=8, discrepancy=True, seed=seed)).rows:
+            assert row.iteration_low_s is not None
+            assert row.iteration_high_s is not None
+            assert row.iteration_low_s < row.iteration_s < row.iteration_high_s
+            if row.compressor != "none":
+                assert row.speedup_low is not None
+                assert row.speedup_high is not None
+                assert row.speedup_vs_dense is not None
+                assert row.speedup_low < row.speedup_vs_dense < row.speedup_high
+
+
+@pytest.mark.parametrize("draws", [1, 7])
+def test_too_few_draws_are_refused(draws: int) -> None:
+    with pytest.raises(InputError, match="too few for a range; write 8 or more, or 0"):
+        load_scenario("lenet_2node", [f"uncertainty.draws={draws}"])
 
 
 @pytest.mark.parametrize("noise", [None, Noise(variation=Fraction(1, 20))])
