@@ -23,6 +23,7 @@ SUITES = (
     "tc-cluster",
     "nccl-clusters",
     "racks",
+    "pcie",
     "raysgd",
     "bagua",
     "global-qsgd",

@@ -66,7 +66,7 @@ def _of_the_network(question: Question) -> Iterator[Answer]:
 
 _WAYS = {
     "peer": "one PCIe switch: PIX or PXB",
-    "across": "two sockets: NODE or SYS",
+    "across": "two sockets: SYS",
     "host": "via SHM: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL or no P2P driver",
 }
 """Ways between two GPUs of a node without NVLink, which the board does not determine."""
