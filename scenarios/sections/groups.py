@@ -35,8 +35,8 @@ _ONLY_THEIRS = {
 
 
 def bring_to_form(document: Document) -> None:
-    """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device, for
-    groups together with keys of a cluster without groups, or for a `--set` that no group uses."""
+    """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device,
+    groups together with keys of a cluster without groups, or a `--set` that no group uses."""
     cluster = document.data.get("cluster")
     if not isinstance(cluster, dict) or cluster.get("groups") is None:
         return
