@@ -219,6 +219,19 @@ def test_rounds_share_the_nics_of_nodes_of_unlike_size(sizes: list[int]) -> None
     assert execute(record, np.zeros(p, dtype=np.int64), where).tolist() == ready
 
 
+@pytest.mark.parametrize("sizes", [(1, 3), (3, 1), (2, 4)])
+def test_a_server_waits_for_every_worker_of_the_other_node(sizes: tuple[int, int]) -> None:
+    """A server on node 0: the other node's workers push and pull over one NIC, its own over the
+    bus, each on its own link, once the last push has arrived."""
+    where = replace(cluster(2, max(sizes), servers=1), sizes=sizes)
+    nbytes = 8_000_000
+    record = CollectiveRecord(kind="push_pull", sent=(nbytes,), element=4, pulled=nbytes)
+    exits = execute(record, np.zeros(sum(sizes), dtype=np.int64), where)
+    pushed = sizes[1] * nbytes * 800 + 50_000_000
+    own = pushed + nbytes * 100 + 10_000_000
+    assert exits.tolist() == [own] * sizes[0] + [2 * pushed] * sizes[1]
+
+
 @pytest.mark.parametrize("transport", ["gloo", "nccl", "mpich", "textbook"])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "all_to_all", "push_pull"])
 def test_equal_sizes_are_todays_cluster_to_the_picosecond(kind: Any, transport: Any) -> None:
