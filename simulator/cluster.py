@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from gcsim.compressors.lockstep import Scope
 from gcsim.fields import INTERNAL, Bytes, Count, RangeOf, Setting
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Devices, Host, Sums
+from gcsim.simulator.host import Devices, Host, Sums, number_of_ranks
 from gcsim.simulator.network.links import Link
 
 TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
@@ -216,7 +216,7 @@ class Cluster:
     @property
     def workers(self) -> int:
         """Number of devices."""
-        return sum(self.sizes) if self.sizes else self.nodes * self.devices_per_node
+        return number_of_ranks(self.nodes, self.devices_by_node)
 
     @property
     def devices_by_node(self) -> Devices:

@@ -59,6 +59,11 @@ Devices = int | tuple[int, ...]
 """Number of devices of every node, or of each one. Ranks are numbered node by node."""
 
 
+def number_of_ranks(nodes: int, devices: Devices) -> int:
+    """Return the number of devices of all nodes."""
+    return nodes * devices if isinstance(devices, int) else sum(devices)
+
+
 def node_of_ranks(ranks: int, devices: Devices) -> Count:
     """Return the node of each rank, `[p]`."""
     if isinstance(devices, int):

@@ -23,7 +23,7 @@ import numpy as np
 
 from gcsim.simulator.fabric.hops import distinct
 from gcsim.simulator.fabric.link_table import Ranks
-from gcsim.simulator.host import Devices, first_ranks
+from gcsim.simulator.host import Devices, first_ranks, number_of_ranks
 
 
 def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
@@ -42,7 +42,7 @@ class Tree:
 
     def __init__(self, parent: Ranks, devices: Devices) -> None:
         first = first_ranks(len(parent), devices)
-        ranks = np.arange(len(parent) * devices if isinstance(devices, int) else sum(devices))
+        ranks = np.arange(number_of_ranks(len(parent), devices), dtype=np.int64)
         self.parent = ranks - 1
         self.parent[first] = first[parent]
         self.below = np.flatnonzero(self.parent != ranks)  # all ranks but the root

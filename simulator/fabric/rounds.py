@@ -41,7 +41,7 @@ from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range, picoseconds
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.fabric.hops import Framing, Hops, Integers, distinct
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
-from gcsim.simulator.host import Devices, first_ranks, node_of_ranks
+from gcsim.simulator.host import Devices, first_ranks, node_of_ranks, number_of_ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import across_uplink, path, share_link
 
@@ -78,7 +78,7 @@ class Fabric:
         """`nics` join a node to the others, `buses` its devices: one for all nodes or one per node.
         Each of `nics` represents `nics_per_node` NICs."""
         self.nodes, self.devices = nodes, devices
-        self.ranks = nodes * devices if isinstance(devices, int) else sum(devices)
+        self.ranks = number_of_ranks(nodes, devices)
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
             "nodes": nodes,

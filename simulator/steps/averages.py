@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from gcsim.simulator.clock import Picoseconds, Times, picoseconds, seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.host import node_of_ranks
 from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.breakdown import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.cycles import MOST, Steady
@@ -240,10 +241,10 @@ def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | No
     if not training.slow_nodes and not training.slow_workers:
         return None
     factor = {node: float(slower) for node, slower in training.slow_nodes.items()}
-    nodes = map(cluster.node_of, range(cluster.workers))
+    nodes = node_of_ranks(cluster.workers, cluster.devices_by_node).tolist()
     slowdowns = np.array([factor.get(node, 1.0) for node in nodes], dtype=np.float64)
     for rank, slower in training.slow_workers.items():
-        node = training.slow_nodes.get(cluster.node_of(rank), 1)
+        node = training.slow_nodes.get(nodes[rank], 1)
         slowdowns[rank] = float(slower * node)
     return slowdowns
 
