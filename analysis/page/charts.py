@@ -332,6 +332,16 @@ def cut(
     return max(far, 1.15 * max(last)), min(near, level / 1.3)
 
 
+def error_ticks(far: float, near: float) -> list[float]:
+    """Return the ticks of an axis of errors in percent."""
+    room = math.log(far / near) * APART_TICKS
+    ticks: list[float] = []
+    for tick in ERRORS:
+        if near < tick < far / ROOM and (not ticks or math.log(ticks[-1] / tick) > room):
+            ticks.append(tick)
+    return ticks
+
+
 def _measure_axis(
     measure: Measure, heights: Sequence[float], last: Sequence[float], target: float | None
 ) -> dict[str, Any]:
@@ -344,11 +354,7 @@ def _measure_axis(
             "range": [math.log10(low), math.log10(high)],
         }  # fmt: skip
     far, near = cut(low, high, last or [low], target)
-    room = math.log(far / near) * APART_TICKS
-    ticks: list[float] = []
-    for tick in ERRORS:
-        if near < tick < far / ROOM and (not ticks or math.log(ticks[-1] / tick) > room):
-            ticks.append(tick)
+    ticks = error_ticks(far, near)
     return {
         "title": {"text": "accuracy [%]"}, "type": "log", "tickvals": ticks,
         "range": [math.log10(far), math.log10(near)],
