@@ -8,12 +8,13 @@ Kendall's tau is (kept - reversed) over all pairs (M. Kendall, "A new measure of
 Biometrika 30, 1938).
 
 An order is open unless more than half of its pairs are significant; then it agrees if none is
-reversed, agrees in part if more are kept than reversed, and otherwise disagrees.
+reversed, agrees in part if more are kept than reversed, and otherwise disagrees. Any statement is
+open if a method of it was trained for too few delays (`scenarios/trained/horizon.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -164,3 +165,12 @@ def at_most(claim: str, where: str, here: Mapping[str, float], limit: float, uni
     if beyond:
         agrees = "in part" if 2 * len(beyond) < len(here) else "disagrees"
     return Verdict(claim, where, f"at most {limit:g} {unit}", said, agrees)
+
+
+def conclusive(found: Verdict, labels: Iterable[str], too_short: Collection[str]) -> Verdict:
+    """Return a verdict on methods, open if some of them were trained for too few steps."""
+    short = [label for label in labels if label in too_short]
+    if not short:
+        return found
+    here = f"{found.here}; too few steps for {', '.join(short)}"
+    return replace(found, here=here, agrees="open")

@@ -13,7 +13,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
 from gcsim.scenarios.papers import preset, trained
-from gcsim.scenarios.papers.judge import at_most, monotone, near, order, ranked
+from gcsim.scenarios.papers.judge import at_most, conclusive, monotone, near, order, ranked
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.trained.result import TrainedRow
 
@@ -185,9 +185,13 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             told = reading.removeprefix(", residual") if label == "SGD" else reading
             table[f"{label}{told}"] = {trained.ACCURACY: values}
         lost = {label: fmean(found["SGD"]) - fmean(found[label]) for (label,) in expected}
+        short = trained.too_short(result)
         verdicts += [
-            order(f"{name}: accuracy of the four strategies", "Table 1", found, expected),
-            at_most(f"{name}: points behind SGD", "Tables 1 and 4", lost, _LOSES, "points"),
+            conclusive(verdict, lost, short)
+            for verdict in (
+                order(f"{name}: accuracy of the four strategies", "Table 1", found, expected),
+                at_most(f"{name}: points behind SGD", "Tables 1 and 4", lost, _LOSES, "points"),
+            )
         ]
         panels.append(
             trained.panel(result, f"Strategies, {name}", "accuracy held out [%]", trained.percent)
@@ -302,6 +306,7 @@ def fig5b(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     speed = {name: [base / each for each in of_seeds] for name, of_seeds in seconds.items()}
     accuracy = {**trained.accuracies(kept), **trained.accuracies(result)}
     lost = {name: fmean(accuracy["SGD"]) - fmean(values) for name, values in accuracy.items()}
+    short = trained.too_short(result) + trained.too_short(kept)
     table = {
         name: {
             "step [ms]": [1e3 * step[name]],
@@ -320,11 +325,13 @@ def fig5b(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         cells=preset.cells(table, printed),
         verdicts=(
             *(
-                order(f"{name} is first to the accuracy, of methods that end near SGD", "Fig. 5b",
-                      speed, ((name,), ("QL-SGD", "DGC", "EB-SGD", "SGD")))
+                conclusive(
+                    order(f"{name} is first to the accuracy, of methods that end near SGD",
+                          "Fig. 5b", speed, ((name,), ("QL-SGD", "DGC", "EB-SGD", "SGD"))),
+                    (name,), short)
                 for name in ("ours", _OURS_KEPT)
             ),
-            _comparable(lost),
+            conclusive(_comparable(lost), lost, short),
         ),
         panels=(replace(steps, x=f"seconds on {largest} P100", lines=timed),),
         notes=trained.ends(result),

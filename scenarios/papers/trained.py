@@ -77,6 +77,11 @@ def ends(result: TrainingResult) -> tuple[str, ...]:
     )
 
 
+def too_short(result: TrainingResult) -> tuple[str, ...]:
+    """Return the methods whose training is too short for a verdict."""
+    return tuple(row.label for row in _rows(result) if row.too_short)
+
+
 def curves_of(result: TrainingResult) -> dict[str, list[Curve]]:
     """Return curves by method and seed."""
     found: dict[str, list[Curve]] = {}

@@ -142,3 +142,10 @@ def test_a_line_overtakes_another(own: tuple[float, ...], said: str, agrees: str
     places = ("4", "8", "16")
     found = judge.overtakes("", "", dict(zip(places, own, strict=True)), dict.fromkeys(places, 2.0))
     assert (found.here, found.agrees) == (said, agrees)
+
+
+def test_a_statement_on_a_method_with_too_few_steps_is_open() -> None:
+    found = judge.at_most("", "", {"a": 2.0, "b": 0.0}, 1.0, "points")
+    assert judge.conclusive(found, ("a", "b"), ["c"]) == found
+    opened = judge.conclusive(found, ("a", "b"), ["b", "c"])
+    assert (opened.agrees, opened.here) == ("open", "a 2, b 0; too few steps for b")
