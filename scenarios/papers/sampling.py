@@ -13,7 +13,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
 from gcsim.scenarios.papers import preset, trained
-from gcsim.scenarios.papers.judge import at_most, conclusive, monotone, near, order, ranked
+from gcsim.scenarios.papers.judge import at_most, monotone, near, order, ranked
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.trained.result import TrainedRow
 
@@ -187,12 +187,11 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         lost = {label: fmean(found["SGD"]) - fmean(found[label]) for (label,) in expected}
         short = trained.too_short(result)
         verdicts += [
-            conclusive(verdict, lost, short)
-            for verdict in (
-                order(f"{name}: accuracy of the four strategies", "Table 1", found, expected),
-                at_most(f"{name}: points behind SGD", "Tables 1 and 4", lost, _LOSES, "points"),
-            )
-        ]
+            order(f"{name}: accuracy of the four strategies", "Table 1", found, expected,
+                  too_short=short),
+            at_most(f"{name}: points behind SGD", "Tables 1 and 4", lost, _LOSES, "points",
+                    too_short=short),
+        ]  # fmt: skip
         panels.append(
             trained.panel(result, f"Strategies, {name}", "accuracy held out [%]", trained.percent)
         )
@@ -325,13 +324,11 @@ def fig5b(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         cells=preset.cells(table, printed),
         verdicts=(
             *(
-                conclusive(
-                    order(f"{name} is first to the accuracy, of methods that end near SGD",
-                          "Fig. 5b", speed, ((name,), ("QL-SGD", "DGC", "EB-SGD", "SGD"))),
-                    (name,), short)
+                order(f"{name} is first to the accuracy, of methods that end near SGD", "Fig. 5b",
+                      speed, ((name,), ("QL-SGD", "DGC", "EB-SGD", "SGD")), too_short=short)
                 for name in ("ours", _OURS_KEPT)
             ),
-            conclusive(_comparable(lost), lost, short),
+            _comparable({name: value for name, value in lost.items() if name not in short}),
         ),
         panels=(replace(steps, x=f"seconds on {largest} P100", lines=timed),),
         notes=trained.ends(result),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from statistics import fmean
 
 from gcsim.scenarios.papers import preset, trained
-from gcsim.scenarios.papers.judge import at_most, conclusive, monotone, order, ranked
+from gcsim.scenarios.papers.judge import at_most, monotone, order, ranked
 from gcsim.scenarios.result import Curve
 
 _OURS = ("ours 1.0", "ours 1.5", "ours 2.0")
@@ -49,13 +49,12 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             for key in (trained.ACCURACY, trained.RATIO)
         }
         short, where = trained.too_short(result), f"Table 1, {name}"
-        of_all = order(f"{name}: accuracy of all", where, accuracy,
-                       ranked(of_paper[trained.ACCURACY]))  # fmt: skip
         verdicts += [
             *_shapes(where, accuracy, trained.logarithms(ratio), _LOSES[name], short),
             order(f"{name}: compression of all", where, trained.logarithms(ratio),
                   ranked(of_paper[trained.RATIO])),
-            conclusive(of_all, accuracy, short),
+            order(f"{name}: accuracy of all", where, accuracy,
+                  ranked(of_paper[trained.ACCURACY]), too_short=short),
         ]  # fmt: skip
         panels.append(_scatter(name, ratio, accuracy))
         notes += [f"{name}: {said}" for said in trained.ends(result)]
@@ -71,16 +70,14 @@ def _shapes(
     yield _alpha(f"{name}: ", where, ratio)
     yield order(f"{name}: both together compress further than ours", where, ratio,
                 (("hybrid 0.1, 2.0",), ("hybrid 0.01, 2.0",), ("ours 2.0",)))  # fmt: skip
-    less = order(f"{name}: ours loses less accuracy than Strom's", where, accuracy, (_OURS, _STROM))
-    yield conclusive(less, (*_OURS, *_STROM), short)
+    yield order(f"{name}: ours loses less accuracy than Strom's", where, accuracy, (_OURS, _STROM),
+                too_short=short)  # fmt: skip
     lost = {label: fmean(accuracy[_NONE]) - fmean(accuracy[label]) for label in _OURS}
-    little = at_most(f"{name}: ours loses little accuracy", where, lost, loses, "points")
-    yield conclusive(little, _OURS, short)
+    yield at_most(f"{name}: ours loses little accuracy", where, lost, loses, "points",
+                  too_short=short)  # fmt: skip
     for tau in ("0.01", "0.1"):
-        both, alone = f"hybrid {tau}, 2.0", f"Strom {tau}"
-        better = order(f"{name}: both together are better than Strom's alone, {tau}", where,
-                       accuracy, ((both,), (alone,)))  # fmt: skip
-        yield conclusive(better, (both, alone), short)
+        yield order(f"{name}: both together are better than Strom's alone, {tau}", where, accuracy,
+                    ((f"hybrid {tau}, 2.0",), (f"Strom {tau}",)), too_short=short)  # fmt: skip
 
 
 def _alpha(prefix: str, where: str, ratio: trained.Seeds) -> preset.Verdict:
@@ -128,12 +125,10 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             _alpha("", _WHERE, trained.logarithms(ratio)),
             order("both together compress further than ours", _WHERE, trained.logarithms(ratio),
                   (("hybrid 0.1, 2.0",), ("ours 2.0",))),
-            *(
-                conclusive(at_most(claim, _WHERE, lost(labels), _LOSES_RESNET, "points"),
-                           labels, short)
-                for claim, labels in (("ours loses little accuracy", _OURS),
-                                      ("Strom's loses little either", _STROM2))
-            ),
+            at_most("ours loses little accuracy", _WHERE, lost(_OURS), _LOSES_RESNET, "points",
+                    too_short=short),
+            at_most("Strom's loses little either", _WHERE, lost(_STROM2), _LOSES_RESNET, "points",
+                    too_short=short),
             order("compression of all", _WHERE, trained.logarithms(ratio),
                   ranked(preset.column(printed, trained.RATIO))),
         ),
