@@ -96,9 +96,9 @@ def test_a_line_that_stops_has_a_cross_at_its_end_and_says_what_it_means() -> No
     line = Line(label="ours", x=(0.0, 1.0, 2.0), y=(10.0, 50.0, 30.0), stopped=True)
     panel = Panel(title="", x="steps", y="loss", lines=(line,))
     (axes,) = figure(replace(FOUND, outcome=replace(FOUND.outcome, panels=(panel,)))).axes
-    crosses = [drawn.get_xydata().tolist() for drawn in axes.get_lines()
-               if drawn.get_marker() == "x"]  # fmt: skip
-    assert crosses == [[[2.0, 30.0]]]
+    crosses = [[np.asarray(values).tolist() for values in drawn.get_data()]
+               for drawn in axes.get_lines() if drawn.get_marker() == "x"]  # fmt: skip
+    assert crosses == [[[2.0], [30.0]]]
     assert "cross: a run ends early" in axes.get_xlabel()
 
 
