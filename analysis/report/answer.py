@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gcsim.analysis.report import intervals, sections
-from gcsim.analysis.report.numbers import elapsed, percent, plural, significant
+from gcsim.analysis.report.numbers import elapsed, folded, percent, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import answer_table, brief_table, title
@@ -266,7 +266,7 @@ def plain(shown: Sequence[RenderableType], width: int) -> str:
     )
     with console.capture() as capture:
         for part in shown:
-            console.print(part)
+            console.print(folded(part, width))
     return "\n".join(line.rstrip(" ") for line in capture.get().split("\n"))
 
 
