@@ -151,7 +151,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         )  # fmt: skip
     layout: dict[str, Any] = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": "time [ms]"}},
+        "xaxis": {"title": {"text": "time [ms]"}, "nticks": 4},
         "yaxis": {  # labels are names even if they look like numbers
             "type": "category",
             "autorange": "reversed",

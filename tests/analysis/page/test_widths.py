@@ -39,7 +39,7 @@ def run_of_twelve(result: Result) -> str:
             iteration_low_s=0.8 * row.iteration_s,
             iteration_high_s=1.25 * row.iteration_s,
             label="gradient sampling, Bayes prior" if row.compressor == "qsgd" else row.label,
-        )  # fmt: skip
+        )
         for row in result.rows
         if (speedup := row.speedup_vs_dense)
     )

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rich.text import Text
 
 from gcsim.analysis.report import numbers
