@@ -6,6 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -135,6 +136,13 @@ def folded(part: RenderableType, width: int) -> RenderableType:
     if not isinstance(part, str):
         return part
     return "\n".join(line for one in part.split("\n") for line in wrapped(one, width) or [""])
+
+
+def print_options(part: RenderableType) -> dict[str, Any]:
+    """Return arguments of rich's `print` that keep the lines of a folded part whole, which its
+    `Text` alone does not."""
+    whole = isinstance(part, str) or (isinstance(part, Text) and part.no_wrap)
+    return {"no_wrap": True, "overflow": "ignore"} if whole else {}
 
 
 def percent(share: float) -> str:

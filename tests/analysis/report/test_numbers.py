@@ -1,8 +1,11 @@
 """Numbers for people keep their magnitude and their digits."""
 
+from io import StringIO
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from rich.text import Text
 
 from gcsim.analysis.report import numbers
@@ -43,6 +46,9 @@ def test_a_wrapped_line_does_not_part_a_number_from_its_unit(part: str | Text) -
 def test_code_is_not_wrapped() -> None:
     code = Text("a line to be pasted", no_wrap=True)
     assert numbers.folded(code, 8) is code
+    out = StringIO()
+    Console(file=out, width=8).print(code, crop=False, **numbers.print_options(code))
+    assert out.getvalue() == "a line to be pasted\n"
 
 
 def test_small_is_not_written_as_zero() -> None:
