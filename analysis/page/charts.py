@@ -129,9 +129,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         for name, field, colour, _ in style.PARTS
         if any(getattr(row, field) for row in rows)
     ]  # fmt: skip
-    stated = ""
     if any(row.iteration_low_s is not None for row in rows):
-        stated = "; bars: default inputs"
         ends = [
             (row.iteration_s, row.iteration_low_s or row.iteration_s,
              row.iteration_high_s or row.iteration_s)
@@ -153,7 +151,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         )  # fmt: skip
     layout: dict[str, Any] = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": f"time [ms]{stated}"}},
+        "xaxis": {"title": {"text": "time [ms]"}, "nticks": 4},
         "yaxis": {  # labels are names even if they look like numbers
             "type": "category",
             "autorange": "reversed",
@@ -301,7 +299,7 @@ def curves_chart(
                     "<extra>%{fullData.name}</extra>",
                 }
             )  # fmt: skip
-        heights += [middle for middle, *_ in ends]
+        heights += [one for each in ends for one in each]
         last.append(ends[-1][0])
     x_axis: dict[str, Any] = {"title": {"text": at}}
     if at == "seconds":
