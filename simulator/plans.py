@@ -115,7 +115,7 @@ class Planner:
             in_turn=self._in_turn,
             side_slowdown=training.side_slowdown,
             slots=training.concurrent_collectives,
-            optimizer=picoseconds(training.optimizer),
+            optimizer=picoseconds(training.optimizer) or compute.optimizer,
             accumulation=training.accumulation,
             input_batch=0 if loading is None else picoseconds(loading.batch),
             prefetch=1 if loading is None else loading.prefetch,
