@@ -83,7 +83,7 @@ compute: {{forward: 1 ms, backward: 1 ms}}
 training: {{framework: none}}
 uncertainty: {{draws: 0}}
 compressors: [none]
-cluster: {{device: {device}, collectives: {{transport: {transport}, host_staging: false}}, {where}}}
+cluster: {{device: {device}, collectives: {{transport: {transport}}}, {where}}}
 """
     for transport, device, nodes, each, use in (
         ("nccl", "a100_sxm_80gb", 1, 4, "intra_node: my_link.yaml"),
@@ -91,7 +91,7 @@ cluster: {{device: {device}, collectives: {{transport: {transport}, host_staging
     ):
         rows = [f"all_reduce,4,{4**k << 10},{2e-4 + 4**k * 3e-6}" for k in range(7)]
         (here / "m.csv").write_text("\n".join(["collective,ranks,bytes,seconds", *rows]))
-        options = ("--algorithm", transport, "--devices-per-node", each, "-o", "my_link.yaml")
+        options = ("--algorithm", transport, "--devices-per-node", str(each), "-o", "my_link.yaml")
         code, out, err = gcsim("calibrate", "link", "m.csv", *options)
         assert code == 0
         assert all(setting in err for setting in use.split(", "))
