@@ -141,6 +141,7 @@ def test_recorded_times_decide_when_a_bucket_leaves(scenario: Path) -> None:
         assert row.optimizer_s == 3
         whole = 1 + 2 + row.encode_s + row.exposed_communication_s + row.decode_s + 3
         assert row.iteration_s == pytest.approx(whole, abs=1e-10)
+    assert dense(0.5, "training.strategy=zero1").optimizer_s == 3 / 4  # of four workers
     four = dense(0.5, "training.accumulation=4")
     more = four.iteration_s - early.iteration_s
     assert more == pytest.approx(3 * (1 + 2), abs=1e-10)
