@@ -53,6 +53,7 @@ class Planner:
         training: Training,
         prices: PriceList | None = None,
         together: EvenCollectiveTimes | None = None,
+        *,
         group: int = 0,
     ) -> None:
         """`compute`: a worker's passes of a micro-batch; `prices` of the device and `together`, the
@@ -262,7 +263,7 @@ def planner_of(
             training,
             prices if device is cluster.device else prices.for_device(device),
             together,
-            number,
+            group=number,
         )
         for number, device in ((number, cluster.groups[number].device) for number in set(first))
     }
