@@ -358,7 +358,7 @@ def test_a_row_counts_every_groups_samples(tmp_path: Path) -> None:
     for change, workers, samples in (
         ((), 6, 6 * 64),
         (("cluster.groups.1.batch_size=16",), 6, 2 * 64 + 4 * 16),
-        (("cluster.groups.1.devices_per_node=4",), 10, 10 * 64),
+        (("cluster.groups.1.devices_per_node=4", "cluster.groups.1.device=k80"), 10, 10 * 64),
     ):
         found = result(tmp_path, *change)
         row = found.rows[0]
