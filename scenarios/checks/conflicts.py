@@ -307,8 +307,9 @@ def _without_sharp(cluster: Cluster) -> Iterator[Conflict]:
     """Find another catalogue network whose switches are to add. Other figures describe a user's own
     network."""
     name = entry_name(cluster.at_one_nic.network)
-    known = name in catalog.links() and name.removesuffix("_ideal") not in _SHARP
-    if cluster.network.switch_adds is None or not known:
+    known = catalog.links().get(name)
+    own = name.removesuffix("_ideal") in _SHARP or known is None or known.switch_adds is not None
+    if own or cluster.network.switch_adds is None:
         return
     said = f" with {name}, which has no SHARP, NCCL's sums in switches between nodes"
     hint = f"leave it out, or write network: {_with_sharp(cluster)}"
