@@ -7,13 +7,12 @@ same among methods with practically the dense update (`report/selection.py`).
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
-from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
+from gcsim.analysis.report.numbers import elapsed, percent, significant, unit_of_time, wrapped
 from gcsim.analysis.report.paste import LOCAL, hook_ends, paste, ranks_per_part
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s, steps_of
 from gcsim.analysis.report.trust import is_safe
@@ -160,12 +159,11 @@ def _wrapped(parts: Sequence[str], room: int) -> list[str]:
             found.append(part)
             continue
         text = part if part.endswith(("\n", ":")) or number == len(parts) else f"{part};"
-        text = unbroken(text)
         longer = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
         if longer and len(longer) <= room:
             found[-1] = longer
         else:
-            found += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+            found += wrapped(text, room)
     return found
 
 

@@ -63,7 +63,7 @@ class Run:
     def facts(self) -> dict[str, object]:
         """Facts of the training that do not depend on learning rate, seed and machine."""
         plan, scenario = self.plan, self.scenario
-        if _takes_plain_steps(self.choice):
+        if takes_plain_steps(self.choice):
             plan = replace(plan, optimizer=Optimizer(weight_decay=plan.optimizer.weight_decay))
         micro_batches, precision = scenario.training.accumulation, scenario.training.precision
         partition = _stated(plan.partition)
@@ -197,7 +197,7 @@ class Run:
             return advance(team, fresh, self.rules, self.path, until=self.until, told=stage.advance)
 
 
-def _takes_plain_steps(choice: CompressorChoice) -> bool:
+def takes_plain_steps(choice: CompressorChoice) -> bool:
     """Whether a method of gcsim trains in the same way with every optimizer (`Team`)."""
     if choice.kind not in REGISTRY:
         return False

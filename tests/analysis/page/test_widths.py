@@ -30,9 +30,16 @@ RATES = ("100 Mbit/s", "1 Gbit/s", "2.5 Gbit/s", "10 Gbit/s")
 
 
 def run_of_twelve(result: Result) -> str:
-    """Twelve methods at six sizes."""
+    """Twelve methods at six sizes, one with a long name, which leaves the bars little room."""
     rows = tuple(
-        replace(row, speedup_low=0.8 * speedup, speedup_high=1.25 * speedup)
+        replace(
+            row,
+            speedup_low=0.8 * speedup,
+            speedup_high=1.25 * speedup,
+            iteration_low_s=0.8 * row.iteration_s,
+            iteration_high_s=1.25 * row.iteration_s,
+            label="gradient sampling, Bayes prior" if row.compressor == "qsgd" else row.label,
+        )
         for row in result.rows
         if (speedup := row.speedup_vs_dense)
     )
@@ -115,7 +122,7 @@ def test_few_points_have_ranges_and_many_are_told_of_maps(result: Result) -> Non
     for page, ranged in ((few, True), (many, False)):
         (chart,) = page.charts
         assert all(("error_y" in trace) == ranged for trace in chart["data"])
-        assert any("`gcsim plot` draws maps" in text for text in page.texts) != ranged
+        assert any(text.startswith(" draws maps") for text in page.texts) != ranged
 
 
 def test_points_of_alike_labels_stand_apart(result: Result) -> None:
