@@ -344,13 +344,13 @@ def bottleneck(result: Result) -> list[str]:
     longer = times[last] / times[first]
     if longer < 1 + TIE:
         return [f"Bottleneck: none, all groups' passes take equally long (batches: {batches})."]
-    now, nodes = ([one[key] for one in groups] for key in ("batch_size", "nodes"))
+    now, workers = ([one[key] for one in groups] for key in ("batch_size", "workers"))
     speeds = [batch / time * slow for batch, time, slow in zip(now, times, slowdowns, strict=True)]
-    samples = sum(batch * count for batch, count in zip(now, nodes, strict=True))
+    samples = sum(batch * count for batch, count in zip(now, workers, strict=True))
     divided = [
         time / before * after
         for time, before, after in zip(
-            times, now, whole_batches(samples, speeds, nodes), strict=True
+            times, now, whole_batches(samples, speeds, workers), strict=True
         )
     ]
     narrower = max(divided) / min(divided) < longer
