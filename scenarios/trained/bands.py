@@ -25,6 +25,7 @@ from gcsim.scenarios.uncertainty.ranges import interval
 ALPHA = 0.1  # probability that any of several comparisons finds a difference by chance
 _MOST = 1e6  # speed relative to a method that misses the target with a seed
 _PLACES = 64  # number of quantiles of Student's distribution, equally probable
+_WORLDS = 256  # least number of worlds: fewer are repeated, or `interval` would reach the tails
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
@@ -48,7 +49,8 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
     middle, seeds = np.log(known[:, 0]), len(known)
     spread = max(float(middle.std(ddof=1)), grain) * math.sqrt(1 + 1 / seeds)
     further = spread * stdtrit(seeds - 1, (np.arange(_PLACES) + 0.5) / _PLACES)
-    logs = np.median(np.log(drawn), axis=0)[:, None] + further
+    logs = np.median(np.log(drawn), axis=0)
+    logs = np.tile(logs, math.ceil(_WORLDS / len(logs)))[:, None] + further
     found: NDArray[np.float64] = np.exp(logs).ravel()
     return found
 
