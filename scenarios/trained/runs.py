@@ -279,8 +279,8 @@ def plan_of(scenario: Scenario) -> Plan:
 
 
 def unsupported(scenario: Scenario) -> list[Problem]:
-    """Return problems of settings that training cannot follow: they change the mathematics of a step,
-    or leave too few evaluations for a target."""
+    """Return problems of settings that training cannot follow: they change the mathematics of a
+    step, or leave too few evaluations for a target."""
     training, found = scenario.training, []
     for key in ("gradients", "precision"):
         stated = getattr(training, key)
