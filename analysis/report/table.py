@@ -26,7 +26,7 @@ from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
 from gcsim.analysis.report.training import trained_note
 from gcsim.analysis.report.wording import CLOSE
-from gcsim.scenarios.result import PERCENTILES, Result, Row, known_to_target
+from gcsim.scenarios.result import PERCENTILES, Result, Row, highest_to_target, known_to_target
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.cluster import whole_batches
 
@@ -140,9 +140,7 @@ TO_TARGET = Column(
     heading="to target\n[x]", value=lambda row: row.speedup_to_target, decimals=lambda rows: 2
 )
 TO_TARGET_RANGE = replace(
-    SPEEDUP_RANGE,
-    value=lambda row: row.speedup_to_target_low,
-    above=lambda row: row.speedup_to_target_high,
+    SPEEDUP_RANGE, value=lambda row: row.speedup_to_target_low, above=highest_to_target
 )
 SENT = replace(_column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6), zero="nothing")
 NMSE = Column(heading="NMSE", value=lambda row: row.nmse)
