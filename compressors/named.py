@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, did_you_mean
-from gcsim.names import compact, say
+from gcsim.names import compact, pieces, say
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "none": (
@@ -35,7 +36,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "tk_ccd": ("top-k with cyclic coordinate descent",),
     "variance_bounded": ("variance-bounded sparsification",),
-    "topk": ("top-k sparsification", "top-k with error feedback"),
+    "topk": ("top", "top-k sparsification", "top-k with error feedback"),
     "gtopk": ("global top-k",),
     "dgc": ("deep gradient compression",),
     "threshold": ("threshold-v", "hard threshold"),
@@ -97,8 +98,13 @@ def method_named(word: str) -> tuple[str, dict[str, Any]]:
             break
     if kind is None:
         own = compact(word)
-        like = sorted({one for text, one in _names().items() if own and own in text})
-        hint = f"there are {', '.join(like)}" if like else did_you_mean(word, REGISTRY, near=70)
+        like = [kind for kind in REGISTRY if own and _begins(own, (kind, *ALIASES.get(kind, ())))]
+        are = "is" if len(like) == 1 else "are"
+        hint = (
+            f"there {are} {', '.join(sorted(like))}"
+            if like
+            else did_you_mean(word, REGISTRY, near=70)
+        )
         if hint.startswith("known"):
             hint = "gcsim list compressors has all"
         raise InputError(f"unknown compressor {word!r}", hint=hint)
@@ -106,6 +112,11 @@ def method_named(word: str) -> tuple[str, dict[str, Any]]:
         said = (f"{key} {value:g}" for key, value in given.items())
         say("compressor", word, ", ".join((kind, *said)))
     return kind, given
+
+
+def _begins(word: str, texts: Sequence[str]) -> bool:
+    """Whether a word of any of the texts begins with this one."""
+    return any(piece.startswith(word) for text in texts for piece in pieces(text))
 
 
 @functools.cache

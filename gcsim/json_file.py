@@ -120,6 +120,7 @@ EXPECTED = {
     "unexpected_keyword_argument": "is not a known key",
     "finite_number": "must be a finite number",
 }
+_NEAR = 70  # per cent: "on" is not a mistyped "none"
 _LIMITS = {
     "greater_than": ("gt", "must be greater than {}"),
     "greater_than_equal": ("ge", "must be at least {}"),
@@ -143,7 +144,8 @@ def rule(fault: ErrorDetails) -> tuple[str, str]:
     if kind == "literal_error":
         known, said = sorted(choices(fault)), str(fault["input"])
         digits = sorted(filter(str.isdigit, said))  # fp64 is not a mistyped fp16
-        hint = did_you_mean(said, [w for w in known if sorted(filter(str.isdigit, w)) == digits])
+        alike = [word for word in known if sorted(filter(str.isdigit, word)) == digits]
+        hint = did_you_mean(said, alike, near=_NEAR)
         with_it = [word for word in known if said.lower() in word.split("_")]
         near = f"there are {', '.join(with_it)}" if with_it else f"known: {', '.join(known)}"
         return "is not a choice", hint if hint.endswith("?") else near

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 _IDLE = re.compile(
     r"\b(nvidia|geforce|tesla|quadro|radeon|grid|mellanox|aws|graphics|gpus?|card|model|pretrained"
     r"|uncased|cased|imagenet|torchvision|hf|hbm\d?e?|gddr\d\w?|[dh]gx(?=[ -]?[abh]\d)|instruct"
-    r"|chat|whole[ -]word[ -]masking)\b"
+    r"|chat|whole[ -]word[ -]masking|in\d+k|oam|nvl\d\d)\b"
 )
 """Words that do not distinguish entries."""
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
@@ -52,7 +52,10 @@ _SPELLINGS = (
     (re.compile(r"\b(\d+) ?(?:gbps|gigabit|gbit|gb/s)(/s)?(?!\w)"), r"\1g"),
     (re.compile(r"^gig(abit|e)?( ethernet)?$|\b1000base-?\w+"), "1gbe"),
     (re.compile(r"\bpci(?:-?e| express) ?(?:gen ?)?(\d)(?:\.0)?(?![\d.])"), r"pcie\1 "),
+    (re.compile(r"\b(nvlink) ?(\d)\.0\b"), r"\1\2"),
     (re.compile(r"\bone ?-?bit"), "1bit"),
+    (re.compile(r"\b(?:gh200 )?grace hopper(?: superchip)?\b"), "gh200"),
+    (re.compile(r"\bwikitext ?-?2\b"), "wt2"),
     (re.compile(r"\befa ?v\d\b"), "efa"),
     (re.compile(r"\bib\b"), "infiniband"),
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
@@ -124,7 +127,7 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     "resnet5O" like resnet50."""
     from rapidfuzz import fuzz, process
 
-    start = re.match(r"[^\W\d_]{3,}|[^\W\d_]?\d+(?![\d.])", next(iter(_pieces(word)), ""))
+    start = re.match(r"[^\W\d_]{3,}|[^\W\d_]?\d+(?![\d.])", next(iter(pieces(word)), ""))
     if start is None:
         return []
     before = r"(?<!\d)" if start[0].isdigit() else "^"
@@ -184,7 +187,7 @@ def say(kind: str, word: str, name: str) -> None:
 def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     """Return entries by the first rule that any satisfies: same spelling, then all pieces of the
     word in the entry, without variants ("gpt2_128") of other matches ("gpt2")."""
-    own, pieces = compact(word), _pieces(word)
+    own, words = compact(word), pieces(word)
     if not own:
         return []
     found = [name for name, texts in titles.items() if own in map(compact, (name, *texts))]
@@ -192,7 +195,7 @@ def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
         name
         for name, texts in titles.items()
         if not re.fullmatch(r"\dx?", own)  # "4x" is a count of something
-        and any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
+        and any(all(_holds(f"{name} {text}", piece) for piece in words) for text in texts)
         and not _VARIANTS & (_runs(name) - _runs(word))
     ]
     return [one for one in found if not any(one.startswith(f"{other}_") for other in found)]
@@ -205,7 +208,8 @@ def _normal(text: str) -> str:
     return _IDLE.sub(" ", text)
 
 
-def _pieces(text: str) -> list[str]:
+def pieces(text: str) -> list[str]:
+    """Return the words and numbers of a text that distinguish entries."""
     return re.findall(r"\d+\.\d+|[^\W_]+", _normal(text))
 
 
@@ -215,7 +219,7 @@ def _runs(text: str) -> set[str]:
 
 def compact(text: str) -> str:
     """Return text without case, blanks, hyphens and words that do not distinguish entries."""
-    return "".join(_pieces(text))
+    return "".join(pieces(text))
 
 
 def _holds(text: str, piece: str) -> bool:

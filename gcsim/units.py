@@ -41,6 +41,7 @@ UNITS: dict[Dimension, dict[str, Fraction]] = {
 
 _WORDS = {"s": "sec second", "ms": "msec millisecond", "us": "usec microsecond", "h": "hr hour"}
 _WORDS |= {"ns": "nsec nanosecond", "min": "min minute"}
+_PREFIXES = {"": "", "k": "kilo", "M": "mega", "G": "giga", "T": "tera"}
 _BITS = ("", "bps", "b/s", "bit", "bits", "bit/s", "bits/s", "bit/sec", "bits/sec", "be", "e")
 
 SPELLED: dict[Dimension, dict[str, Fraction]] = {
@@ -50,17 +51,28 @@ SPELLED: dict[Dimension, dict[str, Fraction]] = {
         for word in words.split()
         for end in ("", "s")
     }
-    | dict.fromkeys(("day", "days"), Fraction(86_400))
+    | dict.fromkeys(("d", "day", "days"), Fraction(86_400))
     | dict.fromkeys(("week", "weeks"), Fraction(604_800)),
-    "size": {"KB": _BYTES["kB"], "byte": _BYTES["B"], "bytes": _BYTES["B"]},
+    "size": {"KB": _BYTES["kB"]}
+    | {
+        f"{word}byte{end}": _BYTES[f"{prefix}B"]
+        for prefix, word in _PREFIXES.items()
+        for end in ("", "s")
+    },
     "bandwidth": {
         f"{prefix.lower()}{word}": _BYTES[f"{prefix}bit"] for prefix in "kMGT" for word in _BITS
     }
     | {f"{prefix}b": _BYTES[f"{prefix}bit"] for prefix in "MGT"}
     | {f"{prefix}{word}": _BYTES[f"{prefix}B"] for prefix in "kMGT" for word in ("Bps", "B/sec")}
-    | dict.fromkeys(("bit", "bps"), _BYTES["bit"])
-    | dict.fromkeys(("gig", "gige", "gigabit", "gigabits"), _BYTES["Gbit"])
-    | dict.fromkeys(("megabit", "megabits"), _BYTES["Mbit"]),
+    | {"bps": _BYTES["bit"], "gig": _BYTES["Gbit"], "gige": _BYTES["Gbit"]}
+    | {
+        f"{word}{unit}{end}{rate}": _BYTES[f"{prefix}{short}"]
+        for prefix, word in _PREFIXES.items()
+        for unit, short in (("bit", "bit"), ("byte", "B"))
+        for end in ("", "s")
+        for rate in ("", "/s", "/sec")
+        if unit == "bit" or rate
+    },
     "compute rate": {f"{prefix}flops".lower(): Fraction(_DECIMAL[prefix]) for prefix in "MGTP"},
 }
 """Other spellings of units, in any case unless the case of a B distinguishes bytes from bits."""
@@ -78,19 +90,21 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(\S*)\s*", re.ASCII)
 _COMMA = re.compile(r"(?<=\d),(?=\d(?:\d|\d{3,})?(?!\d))", re.ASCII)
 """A decimal comma: "2,5". Before three digits ("1,250") it may separate thousands."""
+_PER_SECOND = re.compile(r" per sec(?:ond)?$")
 _LONGEST = 64
 
 
-def parse(text: object, dimension: Dimension) -> Fraction:
+def parse(text: object, dimension: Dimension, such: str | None = None) -> Fraction:
     """Return the exact value of a quantity such as "1.25 GB/s", in the dimension's base unit.
 
-    Raises `InputError` for anything but a non-negative number with a known unit.
+    Raises `InputError` for anything but a non-negative number with a known unit, with `such` a
+    value (None: of `EXAMPLES`).
     """
-    example = f"write it like {EXAMPLES[dimension]!r}"
+    example = f"write it like {(such or EXAMPLES[dimension])!r}"
     shown = f"{text!s:.{_LONGEST}}"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise InputError(f"{shown!r} is not a {dimension}", hint=example)
-    plain = _COMMA.sub(".", str(text).replace(" per second", "/s"))
+    plain = _COMMA.sub(".", _PER_SECOND.sub("/s", str(text)))
     match = _QUANTITY.fullmatch(plain) if len(plain) <= _LONGEST else None
     if match is None:
         hint = "write the number without a comma" if "," in shown else example
@@ -123,7 +137,11 @@ def _factor(unit: str, dimension: Dimension) -> Fraction | None:
 
 def _nearest(unit: str, dimension: Dimension) -> str:
     known = UNITS[dimension]
-    others = [name for name in UNITS if _factor(unit, name) is not None]
+    others = [
+        name
+        for name, units in UNITS.items()
+        if unit in units or (len(unit) > 1 and _factor(unit, name) is not None)
+    ]
     if others:
         return f"that is a {others[0]}; write it like {EXAMPLES[dimension]!r}"
     words = [word.lower().removesuffix("/s") for word in (re.sub(r"b$", "bit", unit), unit)]
@@ -134,6 +152,9 @@ def _nearest(unit: str, dimension: Dimension) -> str:
               "size": ("B", "kB", "MB", "KiB", "MiB", "GiB"),
               "bandwidth": ("Mbit/s", "Gbit/s", "MB/s", "GB/s"),
               "compute rate": ("GFLOP/s", "TFLOP/s")}  # fmt: skip
+    begun = [one for one in common[dimension] if len(unit) == 1 and one.lower()[0] == unit.lower()]
+    if begun:
+        return f"did you mean {' or '.join(map(repr, begun))}?"
     return did_you_mean(unit, common[dimension])
 
 

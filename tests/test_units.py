@@ -91,6 +91,8 @@ def test_fifty_microseconds_are_five_times_ten_to_the_minus_five() -> None:
         ("3 mb", "size", "unknown unit 'mb'", "did you mean 'Mbit' or 'MB'?"),
         ("2 GB", "bandwidth", "unknown unit 'GB'", "that is a size"),
         ("2 s", "size", "unknown unit 's'", "that is a time"),
+        ("2 m", "time", "unknown unit 'm'", "did you mean 'ms' or 'min'?"),
+        ("25M", "size", "unknown unit 'M'", "did you mean 'MB' or 'MiB'?"),
         ("fast", "bandwidth", "'fast' is not a bandwidth", "write it like"),
         ("", "time", "'' is not a time", "write it like"),
         ("1 2 s", "time", "'1 2 s' is not", "write it like"),

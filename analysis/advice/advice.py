@@ -7,7 +7,6 @@ by importance; the width only wraps the text and drops nothing.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, assumed, header
 from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
-from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken
+from gcsim.analysis.report.numbers import elapsed, percent, significant, wrapped
 from gcsim.analysis.report.paste import hook_ends, paste_plan
 from gcsim.analysis.report.selection import (
     Verdict,
@@ -152,7 +151,8 @@ class Advice(sections.Recommendation):
         }
         for name, other in (("dense", dense), ("half_precision", half)):
             if other is not None and other is not row:
-                found[f"against_{name}"] = asdict(sections.against(row, other, dense))
+                numbers = asdict(sections.against(row, other, dense)).items()
+                found[f"against_{name}"] = {k: v if math.isfinite(v) else None for k, v in numbers}
         return found
 
     def _plan_document(self, one: Plan) -> dict[str, Any]:
@@ -375,12 +375,8 @@ def _labels_with_break_even(found: sections.Recommendation) -> Sequence[str]:
 def lines(advice: Advice, width: int = 80) -> list[str]:
     """Return the advice in lines of at most `width` cells (60 to 100); code is never wrapped."""
     width = max(60, min(width, sections.WIDEST))
-    found = textwrap.wrap(
-        unbroken(header(advice.scenario, advice.verdict.dense)),
-        width,
-        subsequent_indent=" " * sections.INDENT,
-    )
-    found = [line.replace("\N{NO-BREAK SPACE}", " ") for line in found]
+    said = header(advice.scenario, advice.verdict.dense)
+    found = wrapped(said, width, indent=" " * sections.INDENT)
     for word, parts in _sections(advice):
         found += sections.section_lines(word, parts, width)
     return found

@@ -316,7 +316,7 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
         levels: Any = ticks_between(lowest, highest) if highest > 4 * lowest else 5
         lines = axes.contour(*middle, found.costs, levels=levels, colors=BLACK, linewidths=0.7)
         lines.set_path_effects([withStroke(linewidth=2.4, foreground="white")])
-        for text in axes.clabel(lines, fontsize=8, fmt=significant, use_clabeltext=True):
+        for text in _apart(axes.clabel(lines, fontsize=8, fmt=significant, use_clabeltext=True)):
             text.set_bbox({"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0})
         handles.append(Line2D([], [], color=BLACK, linewidth=0.7, label="cost of 1,000 iterations"))
     for axis, one in ((axes.xaxis, found.x), (axes.yaxis, found.y)):
@@ -331,6 +331,18 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
                   fontsize=9)  # fmt: skip
     figure.text(0.99, 0.015, NOT_SAFE, ha="right", fontsize=8, style="italic")
     return figure
+
+
+def _apart(labels: Sequence[Any]) -> list[Any]:
+    """Remove labels that lie on earlier ones; return the others."""
+    kept: list[Any] = []
+    for label in labels:
+        box = label.get_window_extent()
+        if any(box.overlaps(other.get_window_extent()) for other in kept):
+            label.remove()
+        else:
+            kept.append(label)
+    return kept
 
 
 def _lined(found: Map, present: Sequence[int]) -> list[int]:

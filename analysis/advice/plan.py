@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, link_facts, transport_of
 from gcsim.analysis.report.numbers import percent, scaled, significant
-from gcsim.analysis.report.sections import WIDEST, section_lines
+from gcsim.analysis.report.sections import WIDEST, Line, section_lines
 from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.wording import to_narrow
 from gcsim.errors import InputError
@@ -39,7 +39,10 @@ def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
         shown += [bare_table(aligned, lines), ""]
     cells = max(60, min(width, WIDEST))
     for word, texts in sections(plan):
-        shown += [Text(line) for line in section_lines(word, texts, cells)]
+        shown += [
+            Text(line, no_wrap=True, overflow="ignore")  # commands must stay copyable
+            for line in section_lines(word, texts, cells)
+        ]
     return tuple(shown)
 
 
@@ -120,7 +123,8 @@ def _choice(plan: Plan, choice: DrawnPoint) -> Iterator[str]:
         yield f"{machines(choice)}, {rest}"
     if choice.point.row.fits == "perhaps":
         yield "which may not fit in its memory"
-    yield f"check with: {command(plan, choice)}\n"
+    yield "check with:"
+    yield Line(command(plan, choice))
 
 
 def _measure(plan: Plan, found: Measurement | None) -> str:

@@ -129,9 +129,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         for name, field, colour, _ in style.PARTS
         if any(getattr(row, field) for row in rows)
     ]  # fmt: skip
-    stated = ""
     if any(row.iteration_low_s is not None for row in rows):
-        stated = "; bars: default inputs"
         ends = [
             (row.iteration_s, row.iteration_low_s or row.iteration_s,
              row.iteration_high_s or row.iteration_s)
@@ -153,7 +151,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         )  # fmt: skip
     layout: dict[str, Any] = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": f"time [ms]{stated}"}},
+        "xaxis": {"title": {"text": "time [ms]"}, "nticks": 4},
         "yaxis": {  # labels are names even if they look like numbers
             "type": "category",
             "autorange": "reversed",
@@ -301,7 +299,7 @@ def curves_chart(
                     "<extra>%{fullData.name}</extra>",
                 }
             )  # fmt: skip
-        heights += [middle for middle, *_ in ends]
+        heights += [one for each in ends for one in each]
         last.append(ends[-1][0])
     x_axis: dict[str, Any] = {"title": {"text": at}}
     if at == "seconds":
@@ -332,6 +330,16 @@ def cut(
     return max(far, 1.15 * max(last)), min(near, level / 1.3)
 
 
+def error_ticks(far: float, near: float) -> list[float]:
+    """Return the ticks of an axis of errors in percent."""
+    room = math.log(far / near) * APART_TICKS
+    ticks: list[float] = []
+    for tick in ERRORS:
+        if near < tick < far / ROOM and (not ticks or math.log(ticks[-1] / tick) > room):
+            ticks.append(tick)
+    return ticks
+
+
 def _measure_axis(
     measure: Measure, heights: Sequence[float], last: Sequence[float], target: float | None
 ) -> dict[str, Any]:
@@ -344,11 +352,7 @@ def _measure_axis(
             "range": [math.log10(low), math.log10(high)],
         }  # fmt: skip
     far, near = cut(low, high, last or [low], target)
-    room = math.log(far / near) * APART_TICKS
-    ticks: list[float] = []
-    for tick in ERRORS:
-        if near < tick < far / ROOM and (not ticks or math.log(ticks[-1] / tick) > room):
-            ticks.append(tick)
+    ticks = error_ticks(far, near)
     return {
         "title": {"text": "accuracy [%]"}, "type": "log", "tickvals": ticks,
         "range": [math.log10(far), math.log10(near)],

@@ -21,6 +21,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from gcsim.analysis.report.numbers import unbroken
 from gcsim.analysis.report.sections import Line, Section, join_parts
 from gcsim.analysis.report.table import Column
 from gcsim.scenarios.result import Row
@@ -30,6 +31,7 @@ Chart = dict[str, Any]  # data, layout and settings of a Plotly figure
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("vendor/plotly-basic.min.js", "vendor/dataTables.min.js", "report.js")
+_CODE = re.compile("`([^`]+)`")
 _LINK = re.compile(
     r"https?://[^\s<>\"]*[^\s<>\".,;:)]|arXiv[: ](\d{4}\.\d{4,5})|doi:(10\.[^\s,;)]*[^\s,;).])"
 )
@@ -167,7 +169,7 @@ def _parts() -> Any:
     made = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, undefined=StrictUndefined
     )
-    made.filters |= {"linked": linked, "word": _word}
+    made.filters |= {"linked": linked, "prose": _prose, "word": _word}
     return made.get_template("parts.html").module
 
 
@@ -176,6 +178,11 @@ def _word(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _prose(text: str) -> Html:
+    """Return text whose numbers stay with their units, and whose commands look like code."""
+    return Html(_CODE.sub(r"<code>\1</code>", escape(unbroken(text))))
 
 
 def linked(text: str) -> Html:

@@ -39,6 +39,8 @@ def run_page(result: Result, command: str) -> str:
         for size in reversed(sizes(result))
         for row in fastest_first(row for row in result.rows if row.workers == size)
     ]
+    drawn = any(row.iteration_low_s is not None for row in found.rows)
+    ranges = ["Bars: default inputs. Lines: 10th to 90th percentile."] if drawn else []
     sections: list[tuple[str, html.Html]] = [
         ("Answer", html.worded(answer_sections(advised)) + html.paragraphs(said, "verdict")),
         (
@@ -46,7 +48,7 @@ def run_page(result: Result, command: str) -> str:
             _table(found.rows, found) + html.notes(tables.footnotes(result, found)),
         ),
         ("Speedup", html.chart(speedup_chart(result, ranged), SPEEDUPS)),
-        ("Parts of an iteration", html.chart(bars, height)),
+        ("Parts of an iteration", html.chart(bars, height) + html.notes(ranges)),
         *_training(result),
         *_ranges(result, found),
         ("All sizes", html.folded(f"{len(everywhere)} rows", _table(everywhere, None))),

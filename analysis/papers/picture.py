@@ -1,14 +1,19 @@
-"""Reproduction of a paper's figure: lines are medians over seeds, bands or bars the range."""
+"""Reproduction of a paper's figure: lines are medians over seeds, bands or bars the range.
+
+Accuracy is shown as the distance from 100 %, logarithmically.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from gcsim.analysis.page.charts import LEAST, ROOM, cut, error_ticks
 from gcsim.analysis.plots import style
 from gcsim.scenarios.papers.preset import Line, Panel, Reproduction
 from gcsim.simulator.training import DENSE
@@ -19,6 +24,7 @@ _LETTERS = 10  # letters of the title per inch
 _BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
 """Names in papers for training without compression: drawn black and solid."""
 _FEW_LINES = 6  # most lines whose bands do not hide each other
+_FINEST = 0.5  # least final error in percent that sets the axis of accuracy
 _FEW_PLACES = 7  # most places on the axis that all get a label
 
 
@@ -74,10 +80,31 @@ def _panel(axes: Axes, panel: Panel, looks: dict[str, style.LineStyle]) -> None:
     if panel.log_y:
         axes.set_yscale("log")
         style.plain_ticks(axes.yaxis)
+    if panel.y.startswith("accuracy"):
+        _accuracy_axis(axes, panel)
     axes.set_title(panel.title, fontsize=10)
-    axes.set_xlabel(panel.x)
+    stopped = any(line.stopped for line in panel.lines)
+    axes.set_xlabel(panel.x + ("\ncross: a run ends early" if stopped else ""))
     axes.set_ylabel(panel.y)
     axes.grid(color="#E4E4E4", linewidth=0.7)
+
+
+def _accuracy_axis(axes: Axes, panel: Panel) -> None:
+    """Set up an axis of the distance from 100 %, with the best at the top."""
+    every = [max(LEAST, 100 - value) for line in panel.lines for value in line.y]
+    last = [max(_FINEST, 100 - line.y[-1]) for line in panel.lines]
+    far, near = cut(min(every) / ROOM, max(every) * ROOM, last, None)
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda value: -np.log(np.maximum(LEAST, 100 - value)),
+            lambda height: 100 - np.exp(-height),
+        ),
+    )
+    axes.set_ylim(100 - far, 100 - near)
+    axes.yaxis.set_major_locator(FixedLocator([100 - tick for tick in error_ticks(far, near)]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _line(axes: Axes, panel: Panel, line: Line, look: style.LineStyle) -> None:
@@ -86,9 +113,11 @@ def _line(axes: Axes, panel: Panel, line: Line, look: style.LineStyle) -> None:
         axes.vlines(line.x, line.low, line.high, color=look.colour, linewidth=1.0)
         axes.plot(line.x, line.y, linestyle="none", marker=look.marker, markersize=6, **shown)
         return
-    marker = look.marker if len(line.x) <= _FEW_PLACES else ""
+    marker = look.marker if len(line.x) <= _FEW_PLACES and not line.stopped else ""
     axes.plot(
         line.x, line.y, linestyle=look.dashes, linewidth=1.5, marker=marker, markersize=5, **shown
     )
+    if line.stopped:
+        axes.plot(line.x[-1:], line.y[-1:], color=look.colour, marker="x", markersize=7, zorder=5)
     if line.low and len(panel.lines) <= _FEW_LINES:
         axes.fill_between(line.x, line.low, line.high, color=look.colour, alpha=0.12, linewidth=0)

@@ -106,6 +106,6 @@ def _points(
     axes.yaxis.set_major_locator(FixedLocator([exact, *decades]))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(
-        lambda value, _: "no error" if value < 2 * exact else f"{value:.0e}"
+        lambda value, _: "no error" if value < 2 * exact else style.short(value)
     )
     axes.grid(color="#E4E4E4", linewidth=0.7)

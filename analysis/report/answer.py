@@ -16,7 +16,14 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gcsim.analysis.report import intervals, sections
-from gcsim.analysis.report.numbers import elapsed, percent, plural, significant
+from gcsim.analysis.report.numbers import (
+    elapsed,
+    folded,
+    percent,
+    plural,
+    print_options,
+    significant,
+)
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import answer_table, brief_table, title
@@ -266,7 +273,8 @@ def plain(shown: Sequence[RenderableType], width: int) -> str:
     )
     with console.capture() as capture:
         for part in shown:
-            console.print(part)
+            lines = folded(part, width)
+            console.print(lines, crop=False, **print_options(lines))
     return "\n".join(line.rstrip(" ") for line in capture.get().split("\n"))
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -111,6 +116,33 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|h|[KMG]iB|[kMGT]?B|[kMGT]bit/s)(?!\w
 def unbroken(text: str) -> str:
     """Put a no-break space between numbers and units, so that wrapping keeps them together."""
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Wrap text at blanks, but not between numbers and units; `indent` precedes all lines but the
+    first."""
+    lines = textwrap.wrap(
+        unbroken(text), width, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def folded(part: RenderableType, width: int) -> RenderableType:
+    """Return prose as wrapped lines, because rich also breaks at no-break spaces; other parts are
+    returned unchanged."""
+    if isinstance(part, Text) and not (part.no_wrap or part.spans or part.style):
+        part = part.plain
+    if not isinstance(part, str):
+        return part
+    return "\n".join(line for one in part.split("\n") for line in wrapped(one, width) or [""])
+
+
+def print_options(part: RenderableType) -> dict[str, Any]:
+    """Return arguments of rich's `print` that keep the lines of a folded part whole, which its
+    `Text` alone does not."""
+    whole = isinstance(part, str) or (isinstance(part, Text) and part.no_wrap)
+    return {"no_wrap": True, "overflow": "ignore"} if whole else {}
 
 
 def percent(share: float) -> str:

@@ -7,13 +7,12 @@ same among methods with practically the dense update (`report/selection.py`).
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
-from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
+from gcsim.analysis.report.numbers import elapsed, percent, significant, unit_of_time, wrapped
 from gcsim.analysis.report.paste import LOCAL, hook_ends, paste, ranks_per_part
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s, steps_of
 from gcsim.analysis.report.trust import is_safe
@@ -30,7 +29,7 @@ from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.advice.slowest_link import UPLINKS
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, BreakEven, Change, Findings, Limits
-from gcsim.scenarios.result import Result, Row, estimate
+from gcsim.scenarios.result import Result, Row, estimate, highest_to_target
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.training import DENSE
@@ -110,7 +109,7 @@ def against(row: Row, other: Row, dense: Row | None = None) -> Against:
     if other is dense:
         ends = row.speedup_low, row.speedup_high
         if row.speedup_to_target is not None:
-            ends = row.speedup_to_target_low, row.speedup_to_target_high
+            ends = row.speedup_to_target_low, highest_to_target(row)
         middle = estimate(row) or middle
         low, high = ends[0] or low, ends[1] or high
     return Against(speedup=middle, low=low, high=high, probability=chance)
@@ -160,12 +159,11 @@ def _wrapped(parts: Sequence[str], room: int) -> list[str]:
             found.append(part)
             continue
         text = part if part.endswith(("\n", ":")) or number == len(parts) else f"{part};"
-        text = unbroken(text)
         longer = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
         if longer and len(longer) <= room:
             found[-1] = longer
         else:
-            found += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+            found += wrapped(text, room)
     return found
 
 

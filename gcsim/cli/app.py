@@ -33,6 +33,7 @@ from gcsim.cli.reproduce import reproduce
 from gcsim.cli.sweep import sweep
 from gcsim.cli.train import train
 from gcsim.cli.validate import validate
+from gcsim.errors import did_you_mean
 from gcsim.signals import stoppable
 
 _YOUNG = 10_000
@@ -375,11 +376,26 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
+def _no_such_option(name: str, command: Any) -> str:
+    """Return the message for an option that a command lacks, with the one that is meant."""
+    plain = name.lower().replace("_", "-")
+    words = [one[2:] for option in command.params for one in option.opts if one.startswith("--")]
+    hint = did_you_mean(_MEANT.get(plain, plain)[2:], words, near=_NEAR)
+    near = hint.replace("'", "--", 1).replace("'", "") if hint.endswith("?") else ""
+    return "; ".join(filter(None, (f"No such option: {name}", near)))
+
+
+_NEAR = 75  # per cent
 _MEANT = {
     **dict.fromkeys(("--bandwidth", "--net", "--link", "--links", "--rate"), "--network"),
-    **dict.fromkeys(("--gpu", "--gpus-per-node", "--devices-per-node"), "--gpus"),
-    **dict.fromkeys(("--node", "--machines", "--workers", "--hosts"), "--nodes"),
-    **{"--batch": "--batch-size", "--dtype": "--precision", "--seq-len": "--sequence"},
+    **dict.fromkeys(("--rdma", "--roce", "--tcp", "--infiniband", "--ethernet"), "--network"),
+    **dict.fromkeys(("--gpus-per-node", "--num-gpus", "--devices-per-node"), "--gpus"),
+    **dict.fromkeys(("--num-nodes", "--nnodes", "--machines", "--workers", "--hosts"), "--nodes"),
+    **dict.fromkeys(("--batch", "--bs", "--micro-batch-size"), "--batch-size"),
+    **dict.fromkeys(("--seq-len", "--seq-length", "--context"), "--sequence"),
+    **dict.fromkeys(("--dtype", "--amp", "--fp16", "--bf16"), "--precision"),
+    **dict.fromkeys(("--cost", "--price", "--per-hour"), "--cost-per-hour"),
+    **{"--params": "--parameters"},
 }
 """Options by words that people try instead."""
 
@@ -398,9 +414,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "gcsim"
         message = " ".join(error.format_message().replace("Value error, ", "").split())  # type: ignore[attr-defined]
-        meant = _MEANT.get(getattr(error, "option_name", ""))
-        if context and any(meant in option.opts for option in context.command.params):
-            message = f"No such option: {error.option_name}; did you mean {meant}?"  # type: ignore[attr-defined]
+        if context and hasattr(error, "possibilities"):
+            message = _no_such_option(error.option_name, context.command)  # type: ignore[attr-defined]
         see = " See" if message.endswith("?") else "; see"
         outcome.say(f"error: {message.rstrip('.')}{see} {path} --help")
         return outcome.WRONG_INPUT

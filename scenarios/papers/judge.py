@@ -8,12 +8,13 @@ Kendall's tau is (kept - reversed) over all pairs (M. Kendall, "A new measure of
 Biometrika 30, 1938).
 
 An order is open unless more than half of its pairs are significant; then it agrees if none is
-reversed, agrees in part if more are kept than reversed, and otherwise disagrees.
+reversed, agrees in part if more are kept than reversed, and otherwise disagrees. Methods whose
+training is too short for a verdict (`scenarios/trained/horizon.py`) are left out, and named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -108,11 +109,13 @@ def order(
     expected: Groups,
     *,
     least: bool = False,
+    too_short: Collection[str] = (),
 ) -> Verdict:
     """Judge whether methods are in the paper's order; `least`: the smallest is ahead."""
     sign = -1 if least else 1
-    found = pairs_of({name: [sign * v for v in values] for name, values in here.items()}, expected)
-    said = f"{len(found.kept)} of {found.count} pairs kept"
+    signed = {name: [sign * v for v in values] for name, values in here.items()}
+    found = pairs_of(signed, [_without(group, too_short) for group in expected])
+    said = f"{len(found.kept)} of {found.count} pairs kept" if found.count else "no pairs"
     if found.reversed:
         shown = [f"{worse} before {better}" for better, worse in found.reversed[:_SHOWN]]
         more = len(found.reversed) - len(shown)
@@ -122,6 +125,7 @@ def order(
         said += f", {len(found.open)} open"
     if found.count > 1:
         said += f"; tau {found.tau:.2f}"
+    said += _named([name for group in expected for name in group], too_short)
     printed = (" < " if least else " > ").join(" = ".join(group) for group in expected)
     return Verdict(claim, where, printed, said, found.agrees)
 
@@ -156,11 +160,31 @@ def near(claim: str, where: str, here: float, printed: float, factor: float) -> 
     return Verdict(claim, where, f"{printed:g}", said, "agrees" if inside else "disagrees")
 
 
-def at_most(claim: str, where: str, here: Mapping[str, float], limit: float, unit: str) -> Verdict:
+def at_most(
+    claim: str,
+    where: str,
+    here: Mapping[str, float],
+    limit: float,
+    unit: str,
+    *,
+    too_short: Collection[str] = (),
+) -> Verdict:
     """Judge whether no value exceeds the paper's limit."""
-    beyond = {name: value for name, value in here.items() if value > limit}
+    judged = _without(here, too_short)
+    beyond = [name for name in judged if here[name] > limit]
     said = ", ".join(f"{name} {value:.3g}" for name, value in here.items())
-    agrees: Agrees = "agrees"
+    said += _named(here, too_short)
+    agrees: Agrees = "agrees" if judged else "open"
     if beyond:
-        agrees = "in part" if 2 * len(beyond) < len(here) else "disagrees"
+        agrees = "in part" if 2 * len(beyond) < len(judged) else "disagrees"
     return Verdict(claim, where, f"at most {limit:g} {unit}", said, agrees)
+
+
+def _without(names: Iterable[str], too_short: Collection[str]) -> list[str]:
+    return [name for name in names if name not in too_short]
+
+
+def _named(names: Iterable[str], too_short: Collection[str]) -> str:
+    """Return a note on the methods that are left out."""
+    short = [name for name in names if name in too_short]
+    return f"; too few steps for {', '.join(short)}" if short else ""

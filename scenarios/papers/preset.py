@@ -67,6 +67,7 @@ class Line:
     y: tuple[float, ...]  # median over seeds
     low: tuple[float, ...] = ()  # lowest seed; empty for a single one
     high: tuple[float, ...] = ()
+    stopped: bool = False  # whether it ends where a seed's run ends early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -77,6 +77,11 @@ def ends(result: TrainingResult) -> tuple[str, ...]:
     )
 
 
+def too_short(result: TrainingResult) -> tuple[str, ...]:
+    """Return the methods whose training is too short for a verdict."""
+    return tuple(row.label for row in _rows(result) if row.too_short)
+
+
 def curves_of(result: TrainingResult) -> dict[str, list[Curve]]:
     """Return curves by method and seed."""
     found: dict[str, list[Curve]] = {}
@@ -96,13 +101,14 @@ def panel(
 ) -> Panel:
     """Return a panel of a quantity over steps, at evaluations common to all seeds."""
     lines = []
-    for label, curves in curves_of(result).items():
-        if label == without:
-            continue
+    shown = {label: curves for label, curves in curves_of(result).items() if label != without}
+    whole = max((len(value(curve)) for curves in shown.values() for curve in curves), default=0)
+    for label, curves in shown.items():
         values = [value(curve) for curve in curves]
         length = min(map(len, values))
         steps = curves[0].steps[-len(values[0]) :][:length]
-        lines.append(line(label, steps, [each[:length] for each in values]))
+        median_line = line(label, steps, [each[:length] for each in values])
+        lines.append(replace(median_line, stopped=length < whole))
     return Panel(title=title, x="steps", y=quantity, lines=tuple(lines), log_y=log_y)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from statistics import fmean
 
 from gcsim.scenarios.papers import preset, trained
@@ -48,12 +48,13 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             key: {label: printed[row, key] for label, row in wanted.items()}
             for key in (trained.ACCURACY, trained.RATIO)
         }
+        short, where = trained.too_short(result), f"Table 1, {name}"
         verdicts += [
-            *_shapes(f"Table 1, {name}", accuracy, trained.logarithms(ratio), _LOSES[name]),
-            order(f"{name}: compression of all", f"Table 1, {name}", trained.logarithms(ratio),
+            *_shapes(where, accuracy, trained.logarithms(ratio), _LOSES[name], short),
+            order(f"{name}: compression of all", where, trained.logarithms(ratio),
                   ranked(of_paper[trained.RATIO])),
-            order(f"{name}: accuracy of all", f"Table 1, {name}", accuracy,
-                  ranked(of_paper[trained.ACCURACY])),
+            order(f"{name}: accuracy of all", where, accuracy,
+                  ranked(of_paper[trained.ACCURACY]), too_short=short),
         ]  # fmt: skip
         panels.append(_scatter(name, ratio, accuracy))
         notes += [f"{name}: {said}" for said in trained.ends(result)]
@@ -63,18 +64,20 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 
 
 def _shapes(
-    where: str, accuracy: trained.Seeds, ratio: trained.Seeds, loses: float
+    where: str, accuracy: trained.Seeds, ratio: trained.Seeds, loses: float, short: Collection[str]
 ) -> Iterator[preset.Verdict]:
     name = where.rpartition(" ")[2]
     yield _alpha(f"{name}: ", where, ratio)
     yield order(f"{name}: both together compress further than ours", where, ratio,
                 (("hybrid 0.1, 2.0",), ("hybrid 0.01, 2.0",), ("ours 2.0",)))  # fmt: skip
-    yield order(f"{name}: ours loses less accuracy than Strom's", where, accuracy, (_OURS, _STROM))
+    yield order(f"{name}: ours loses less accuracy than Strom's", where, accuracy, (_OURS, _STROM),
+                too_short=short)  # fmt: skip
     lost = {label: fmean(accuracy[_NONE]) - fmean(accuracy[label]) for label in _OURS}
-    yield at_most(f"{name}: ours loses little accuracy", where, lost, loses, "points")
+    yield at_most(f"{name}: ours loses little accuracy", where, lost, loses, "points",
+                  too_short=short)  # fmt: skip
     for tau in ("0.01", "0.1"):
         yield order(f"{name}: both together are better than Strom's alone, {tau}", where, accuracy,
-                    ((f"hybrid {tau}, 2.0",), (f"Strom {tau}",)))  # fmt: skip
+                    ((f"hybrid {tau}, 2.0",), (f"Strom {tau}",)), too_short=short)  # fmt: skip
 
 
 def _alpha(prefix: str, where: str, ratio: trained.Seeds) -> preset.Verdict:
@@ -104,6 +107,7 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """
     result = study.train(study.scenario("variance_resnet"))
     accuracy, ratio = trained.accuracies(result), trained.ratios(result)
+    short = trained.too_short(result)
     dense = next(curve for curve in result.curves if curve.label == _NONE).wire_bytes_per_worker[0]
 
     def by_window(curve: Curve) -> list[float]:
@@ -121,8 +125,10 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             _alpha("", _WHERE, trained.logarithms(ratio)),
             order("both together compress further than ours", _WHERE, trained.logarithms(ratio),
                   (("hybrid 0.1, 2.0",), ("ours 2.0",))),
-            at_most("ours loses little accuracy", _WHERE, lost(_OURS), _LOSES_RESNET, "points"),
-            at_most("Strom's loses little either", _WHERE, lost(_STROM2), _LOSES_RESNET, "points"),
+            at_most("ours loses little accuracy", _WHERE, lost(_OURS), _LOSES_RESNET, "points",
+                    too_short=short),
+            at_most("Strom's loses little either", _WHERE, lost(_STROM2), _LOSES_RESNET, "points",
+                    too_short=short),
             order("compression of all", _WHERE, trained.logarithms(ratio),
                   ranked(preset.column(printed, trained.RATIO))),
         ),

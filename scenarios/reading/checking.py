@@ -83,8 +83,12 @@ def shipped_table(model: type[AnySection], path: Path) -> AnySection:
 
 _CHOICES = (
     dict.fromkeys(("half", "float16", "halfprecision", "amp", "mixed", "mixedprecision"), "fp16")
-    | {"bfloat16": "bf16", "tensorfloat32": "tf32", "fsdp": "zero3"}
-    | dict.fromkeys(("float32", "single", "singleprecision"), "fp32")
+    | dict.fromkeys(("16mixed", "16true"), "fp16")  # Lightning's
+    | dict.fromkeys(("bfloat16", "bf16mixed", "bf16true"), "bf16")
+    | {"adamw": "adam", "sgdmomentum": "momentum", "momentumsgd": "momentum"}
+    | {"tensorfloat32": "tf32", "fsdp": "zero3", "fsdp2": "zero3"}
+    | {f"zerostage{stage}": f"zero{stage}" for stage in (1, 2, 3)}
+    | dict.fromkeys(("float32", "single", "singleprecision", "32true"), "fp32")
     | {"nvls": "nccl_nvls_simple", "nvlstree": "nccl_nvls_tree_simple"}
     | {"sharp": "nccl_collnet_simple"}
 )
@@ -101,14 +105,14 @@ def _respelled(document: Document, fault: ErrorDetails) -> bool:
     said, holder = fault["input"], document.data
     if fault["type"] != "literal_error" or not isinstance(said, str):
         return False
-    word = plain(_CHOICES.get(plain(said), said))
-    found = [choice for choice in choices(fault) if plain(choice) == word and choice != said]
+    by_word = {plain(choice): choice for choice in choices(fault) if choice != said}
+    found = by_word.get(plain(said)) or by_word.get(plain(_CHOICES.get(plain(said), "")))
     *above, last = (key for key in fault["loc"] if key not in _TAGS)
     for key in above if found else ():
         holder = holder[key] if isinstance(holder, dict) and key in holder else None
     if not found or not isinstance(holder, dict) or holder.get(last) != said:
         return False
-    holder[last] = found[0]
+    holder[last] = found
     return True
 
 
@@ -121,7 +125,8 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
         key_path = (*key_path, last) if last in _TAGS else key_path  # a key with the name of a tag
-        return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
+        known = known_keys(model, key_path[:-1])
+        return unknown_key(document, key_path, known, _elsewhere(model, str(key_path[-1])))
     if kind == "missing":
         place = document.location_of_key(key_path[:-1])
         shown_key = f"write {key_path[-1]}: {_example(model, key_path)}"
@@ -137,6 +142,8 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     if kind == "refused":
         message = context(fault, "message")
         hint = context(fault, "hint") or _instead(model, key_path)
+        if isinstance(value, str) and not re.search(r"\d", value):
+            hint = _KINDS.get(dotted(key_path), hint)
         return Problem(place=place, message=f"{name}: {message}", hint=hint)
     said, hint = rule(fault)
     instead, most = _instead(model, key_path), context(fault, "le")
@@ -147,16 +154,35 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     return Problem(place=place, message=f"{name}{stated}: {said}", hint=hint)
 
 
-def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem:
-    """Return the problem of an unknown key."""
+def unknown_key(
+    document: Document, key_path: Keys, known: list[str], elsewhere: Sequence[str] = ()
+) -> Problem:
+    """Return the problem of an unknown key; `elsewhere` are keys of this name in other sections."""
     around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
+    hint = _ELSEWHERE.get(dotted(key_path))
+    if not hint and 1 <= len(elsewhere) <= _FEW:
+        hint = f"there {'is' if len(elsewhere) == 1 else 'are'} {', '.join(elsewhere)}"
     return Problem(
         place=document.location_of_key(key_path),
         message=f"unknown key {key_path[-1]!r}{around}",
-        hint=_ELSEWHERE.get(dotted(key_path)) or did_you_mean(str(key_path[-1]), known),
+        hint=hint or did_you_mean(str(key_path[-1]), known),
     )
 
 
+def _elsewhere(model: type[BaseModel], key: str) -> list[str]:
+    """Return the keys of this name in a file, to the third level."""
+    return [
+        dotted(path)
+        for first in known_keys(model, ())
+        for second in ("", *known_keys(model, (first,)))
+        for third in ("", *(known_keys(model, (first, second)) if second else ()))
+        if (path := tuple(filter(None, (first, second, third))))[-1] == key
+        and len(path) == 1 + bool(second) + bool(third)
+    ]
+
+
+_KINDS = {"training.optimizer": "optimizer_state: adam, momentum or none states its kind"}
+"""Hints for a word where a quantity is expected."""
 _ELSEWHERE = {"gradients.dtype": "gradients in 16 bits are training: {gradients: fp16}"}
 _FEW = 4  # most values in a hint
 _EXAMPLES = {
@@ -166,6 +192,10 @@ _EXAMPLES = {
     "compressors": "[none, topk]",
     "device": "v100",
     "device.name": "v100",
+    "failures.checkpoint": "30 s",
+    "failures.every": "1 h",
+    "failures.mtbf": "2000 h",
+    "failures.restart": "10 min",
     "faults.deaths": "[{node: 1, at: 60 s}]",
     "faults.horizon": "3600 s",
     "faults.restart": "60 s",

@@ -26,17 +26,19 @@ _TCP = re.compile(r"\btcp", re.IGNORECASE)
 _RDMA = re.compile(r"(?<![a-z])(?:rdma|roce)", re.IGNORECASE)
 _REMOTE = units.parse("200 Gbit/s", "bandwidth")
 _PORT = re.compile(
-    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?|rdma|ena|gvnic"
-    r"|roce\s?(?:v\d)?|(?<!fast )ethernet|eth|network)(?!\w)",
+    r"\b(?:speed:|mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?|rdma|ena"
+    r"|gvnic|roce\s?(?:v\d)?|(?<!fast )ethernet|eth|network)(?!\w)",
     re.IGNORECASE,
 )
 """Words for a card, a plug or a protocol, which are ignored."""
 _GIGABIT = re.compile(r"(?<=\d)\s?GB(?=\s?ethernet)", re.IGNORECASE)
 """Gigabits of Ethernet that are written GB."""
 _SMALL = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[gmt])b")
+_LANES = re.compile(r"[\d.]+ ?Gb/s(?:ec)? \(4X ([A-Z]DR)\)", re.IGNORECASE)
+"""A rate as ibstatus prints it."""
 _AND_LATENCY = re.compile(r"(.+?),?\s+(\d[\d.]* ?[mun]s(?:ec)?)")
 _FABRIC = re.compile(r"\b(?:efa|infiniband|ib)\b", re.IGNORECASE)
-_RATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?(?:\s+\S+|\S*/\S+)")
+_RATE = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s+\S+|\S*/\S+)")
 """A number and a unit, known or not."""
 _BELOW_ZERO = re.compile(r"-\s*[\d.]")
 _MOBILE = {"3g", "4g", "5g"}
@@ -52,7 +54,10 @@ def network_of(said: str) -> str | dict[str, str]:
     if both := _AND_LATENCY.fullmatch(said):
         link = network_of(both[1])
         return {**({"like": link} if isinstance(link, str) else link), "latency": both[2]}
+    said = _LANES.sub(r"infiniband \1", said)
     plain = " ".join(_PORT.sub(" ", _GIGABIT.sub("Gb", said)).split()) or said
+    if plain.isdigit() and _RDMA.search(said):  # "RoCE 25"
+        plain += " Gbit/s"
     if small := _SMALL.fullmatch(plain):  # bytes, perhaps
         plain = f"{small['rate']} {small['prefix'].upper()}bit/s"
         say("link", said, plain)

@@ -35,6 +35,7 @@ def words(**changed: str | None) -> list[str]:
         ({"samples": None}, "--samples: error: is missing: lenet reads samples", "--samples 10M"),
         ({"tokens": "1M"}, "--samples: error: is missing: lenet reads samples", "--samples 10M"),
         ({"deadline": "3 moons"}, "--deadline: error: unknown unit 'moons' in '3 moons'", "min, "),
+        ({"deadline": "3"}, "--deadline: error: 3 has no unit; write it like '3 days'", ""),
         ({"deadline": "0 days"}, "--deadline: error: '0 days' is not a time above 0", "3 days"),
         ({"budget": "0"}, "--budget: error: '0' is not a number above 0", "5000"),
         ({"batch": "-1"}, "--batch: error: '-1' is not a number above 0", "5000"),
@@ -73,7 +74,10 @@ def test_a_small_plan_is_told_and_written(folder: Path) -> None:
     assert table.returncode == 0, table.stderr
     assert "lenet, 10 M samples, 256 per step, deadline 2 hours" in table.stdout
     assert "Choose" in table.stdout
-    assert max(map(len, table.stdout.splitlines())) <= 100
+    lines = table.stdout.splitlines()
+    (command,) = (line for line in lines if line.startswith("    gcsim advise --model lenet "))
+    assert command.endswith("--set uncertainty.draws=20")  # one line, to be copied
+    assert max(len(line) for line in lines if line != command) <= 100
     page = (folder / "plan.md").read_text(encoding="utf-8")
     assert page.splitlines()[2].startswith("| machines | method | micro-batch |".replace("-", ""))
     out = gcsim("plan", *words(), *SET, "--json", "-o", "plan.csv", folder=folder)

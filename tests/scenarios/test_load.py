@@ -335,6 +335,21 @@ def test_a_whole_number_written_otherwise_is_suggested_once(tmp_path: Path) -> N
         ("cluster.network.latency=5", "--set cluster.network.latency: error: cluster.network.lat"),
         ("seed=x", "--set seed: error: seed = 'x': must be a whole number"),
         ("newkey.a=1", "--set newkey.a: error: unknown key 'newkey'"),
+        (
+            "cluster.shared_node=1",
+            "--set cluster.shared_node: error: unknown key 'shared_node' in "
+            "cluster; there is training.shared_node",
+        ),
+        (
+            "training.optimizer=AdamW",
+            "--set training.optimizer: error: training.optimizer: 'AdamW' "
+            "is not a time; optimizer_state: adam, momentum or none states its kind",
+        ),
+        (
+            "training.checkpointing=on",
+            "--set training.checkpointing: error: "
+            "training.checkpointing = 'on': is not a choice; known: full, none, selective",
+        ),
         ("<name>=1", "--set <name>: error: unknown key '<name>'"),
         ("cluster.<table>=1", "--set cluster.<table>: error: unknown key '<table>' in cluster"),
     ],

@@ -3,6 +3,7 @@
 Expected winners are those of the engine at the cell's own settings.
 """
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +110,16 @@ def test_ticks_are_round_and_each_cost_has_its_label(question: Question, found: 
     inside = {cost for cost in labels if found.costs.min() < cost < found.costs.max()}
     assert len(labels) >= 3
     assert labels == inside
+
+
+def test_no_label_of_a_cost_lies_on_another(question: Question, found: Map) -> None:
+    far = np.add.outer(np.arange(ROWS) - ROWS, np.arange(COLUMNS)[::-1] - COLUMNS) + 2
+    steep = replace(found, costs=5 + np.exp(far / 3))  # the levels crowd in a corner
+    with settings():
+        figure = map_figure(steep, question.scenario)
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) >= 2
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_any_two_settings_may_be_the_axes(question: Question) -> None:

@@ -237,6 +237,12 @@ def test_training_shows_the_accuracies_of_all_seeds() -> None:
     assert HOSTILE in page.texts
 
 
+def test_the_best_seed_is_on_the_axis() -> None:
+    easy = replace(trained("none", "topk"), target="accuracy 0.5")
+    for chart in Page(training_page(easy, COMMAND)).charts[1:]:  # seeds end at 90 % and 70 %
+        assert 10 ** chart["layout"]["yaxis"]["range"][1] < 100 - 90
+
+
 def test_a_run_shows_the_curves_that_are_known_and_names_the_others(result: Result) -> None:
     """The same charts as the training's own report, on the methods of the run."""
     curves = trained("dense", "Top-k 1%").curves

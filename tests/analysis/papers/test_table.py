@@ -1,7 +1,12 @@
 """Published and reproduced numbers are shown side by side, within 80 cells, and drawn."""
 
 import csv
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 from gcsim.analysis.papers.picture import figure
 from gcsim.analysis.papers.table import draw_reproduction, parts, summary, write_reproduction
@@ -68,6 +73,33 @@ def test_the_picture_has_every_panel_and_every_line() -> None:
     drawn = {line.get_label() for one in axes for line in one.get_lines()}
     assert {LONG, "short"} <= drawn
     assert axes[1].get_xscale() == "log"
+
+
+def test_accuracies_have_an_axis_of_the_distance_from_100_percent() -> None:
+    """Equal factors of the error are equally far apart: 80 and 90 %, 90 and 95 %, 98 and 99 %. An
+    accuracy of 100 % has a place."""
+    lines = (Line(label="SGD", x=(0.0, 1.0), y=(80.0, 99.0)), Line(label="b", x=(0.0,), y=(100.0,)))
+    panel = Panel(title="", x="steps", y="accuracy held out [%]", lines=lines)
+    outcome = replace(FOUND.outcome, panels=(panel,))
+    (axes,) = figure(replace(FOUND, outcome=outcome)).axes
+    place = axes.transData.transform
+    heights = [place((0, value))[1] for value in (80, 90, 95, 98, 99, 100)]
+    steps = [after - before for before, after in pairwise(heights)]
+    assert steps[0] == pytest.approx(steps[1]) == pytest.approx(steps[3])
+    assert np.isfinite(heights).all()
+    # twenty times the best final error, taken as half a percent at least
+    assert axes.get_ylim()[0] == pytest.approx(90)
+    assert axes.get_xlabel() == "steps"
+
+
+def test_a_line_that_stops_has_a_cross_at_its_end_and_says_what_it_means() -> None:
+    line = Line(label="ours", x=(0.0, 1.0, 2.0), y=(10.0, 50.0, 30.0), stopped=True)
+    panel = Panel(title="", x="steps", y="loss", lines=(line,))
+    (axes,) = figure(replace(FOUND, outcome=replace(FOUND.outcome, panels=(panel,)))).axes
+    crosses = [[np.asarray(values).tolist() for values in drawn.get_data()]
+               for drawn in axes.get_lines() if drawn.get_marker() == "x"]  # fmt: skip
+    assert crosses == [[[2.0], [30.0]]]
+    assert "cross: a run ends early" in axes.get_xlabel()
 
 
 def test_files_hold_the_numbers_by_seed(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """Numbers for people keep their magnitude and their digits."""
 
+from io import StringIO
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
 
 from gcsim.analysis.report import numbers
 
@@ -32,6 +36,19 @@ def test_a_column_has_the_decimals_that_its_smallest_value_needs() -> None:
     assert numbers.decimals_for([0.0, 0.0], digits=2) == 1
     assert numbers.decimals_for([1e-9], digits=2) == 3  # at most three
     assert numbers.decimals_for([12345.0], digits=2) == 0
+
+
+@pytest.mark.parametrize("part", ["so in 89 % of 10 Gbit/s", Text("so in 89 % of 10 Gbit/s")])
+def test_a_wrapped_line_does_not_part_a_number_from_its_unit(part: str | Text) -> None:
+    assert numbers.folded(part, 8) == "so in\n89 % of\n10 Gbit/s"
+
+
+def test_code_is_not_wrapped() -> None:
+    code = Text("a line to be pasted", no_wrap=True)
+    assert numbers.folded(code, 8) is code
+    out = StringIO()
+    Console(file=out, width=8).print(code, crop=False, **numbers.print_options(code))
+    assert out.getvalue() == "a line to be pasted\n"
 
 
 def test_small_is_not_written_as_zero() -> None:

@@ -1,10 +1,11 @@
 """Regret of following advice: cost of the chosen method against the fastest measured one."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 
-from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import IN_ALL, Point
 from gcsim.analysis.validation.suites.regret.suite import RULES, USE, costs_of
 
@@ -58,9 +59,9 @@ def test_a_method_that_missed_its_target_is_not_followed() -> None:
 
 
 @pytest.mark.long
-def test_advice_costs_less_than_always_the_same_method() -> None:
-    (suite,) = chosen(["regret"])
-    found = {one.rule: one for one in suite.find().regrets if one.source == IN_ALL}
+def test_advice_costs_less_than_always_the_same_method(report_of: Callable[[str], Report]) -> None:
+    regrets = report_of("regret").findings.regrets
+    found = {one.rule: one for one in regrets if one.source == IN_ALL}
     assert list(found) == list(RULES)
     assert all(one.mean >= 0 for one in found.values())
     always = [one for rule, one in found.items() if rule.startswith("always")]

@@ -309,9 +309,15 @@ def test_tcp_is_asked_for_where_a_rate_supposes_rdma() -> None:
     assert "TCP" not in [one.words for one in named]
 
 
-def test_another_width_is_no_mistyped_precision() -> None:
-    with pytest.raises(InputError, match="'fp64': is not a choice; known: "):
-        ask(None, replace(WORDS, precision="fp64")).scenario  # noqa: B018
+@pytest.mark.parametrize("word", ["fp64", "16"])
+def test_another_width_is_no_mistyped_precision(word: str) -> None:
+    with pytest.raises(InputError, match=f"'{word}': is not a choice; known: "):
+        ask(None, replace(WORDS, precision=word)).scenario  # noqa: B018
+
+
+@pytest.mark.parametrize(("word", "precision"), [("16-mixed", "fp16"), ("bf16-mixed", "bf16")])
+def test_precisions_of_lightning_are_understood(word: str, precision: str) -> None:
+    assert ask(None, replace(WORDS, precision=word)).scenario.training.precision == precision
 
 
 def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so(

@@ -22,7 +22,7 @@ UNDERSTOOD = {
     ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 PCIe 40G",
     ("device", "a100_pcie_80gb"): "NVIDIA A100 80GB PCIe | NVIDIA A100 80G PCIe",
     ("device", "a100_sxm_40gb"): "NVIDIA A100-SXM4-40GB",
-    ("device", "gh200"): "GH200 | NVIDIA GH200 480GB",
+    ("device", "gh200"): "GH200 | NVIDIA GH200 480GB | NVIDIA GH200 Grace Hopper | Grace Hopper",
     ("device", "h20"): "H20 | NVIDIA H20",
     ("device", "h100_sxm"): (
         "H100-80G | H100 | H100 80GB | NVIDIA H100 80GB HBM3 | H100-SXM5 | H100 SXM | HGX H100"
@@ -42,12 +42,12 @@ UNDERSTOOD = {
     ("device", "a40"): "A40 | NVIDIA A40",
     ("device", "a800_sxm_80gb"): "A800 | NVIDIA A800-SXM4-80GB",
     ("device", "h800_sxm"): "H800 | NVIDIA H800",
-    ("device", "b200"): "B200 | NVIDIA B200",
-    ("device", "gb200"): "GB200 | NVIDIA GB200",
+    ("device", "b200"): "B200 | NVIDIA B200 | NVIDIA B200 SXM",
+    ("device", "gb200"): "GB200 | NVIDIA GB200 | GB200 NVL72",
     (
         "device",
         "mi300x",
-    ): "MI300X | Radeon MI300X | AMD Instinct MI300X | amd-mi300x | Instinct MI300X",
+    ): "MI300X | Radeon MI300X | AMD Instinct MI300X | amd-mi300x | AMD Instinct MI300X OAM",
     ("device", "rtx_5090"): "5090 | NVIDIA GeForce RTX 5090",
     ("device", "gb10"): "NVIDIA GB10 | DGX Spark",
     ("device", "l4"): "L4",
@@ -73,12 +73,16 @@ UNDERSTOOD = {
         "model",
         "bert_large",
     ): "BERT-Large | bert-large-uncased | bert-large-uncased-whole-word-masking",
-    ("model", "vit_b16"): "ViT-B/16 | ViT | vit_base_patch16_224 | google/vit-base-patch16-224",
+    ("model", "lstm_wt2_650"): "LSTM WikiText-2 | lstm wikitext2",
+    ("model", "vit_b16"): (
+        "ViT-B/16 | ViT | vit_base_patch16_224 | google/vit-base-patch16-224"
+        " | google/vit-base-patch16-224-in21k"
+    ),
     ("model", "vgg16"): "VGG-16",
     ("model", "vgg19"): "VGG 19",
     ("model", "inception_v3"): "Inception-v3 | InceptionV3 | inception",
     ("model", "densenet121"): "DenseNet-121",
-    ("model", "mobilenet_v2"): "MobileNetV2 | MobileNet",
+    ("model", "mobilenet_v2"): "MobileNetV2 | MobileNet | mobilenetv2_100",
     ("model", "alexnet"): "AlexNet",
     ("model", "lenet"): "LeNet-5 | LeNet",
     ("model", "resnet20_cifar10"): "ResNet-20",
@@ -88,7 +92,8 @@ UNDERSTOOD = {
         "10 GbE | 10GbE | 10gbe | 10G | 10 G | 10 Gbps | 10 Gbit | 10 gigabit ethernet"
         " | 10 gig | 10GigE | 10 GBit/s | 10 Gbit/sec | tcp 10g | ethernet 10G | 10gbe tcp"
         " | 10 Gigabit | 10G Ethernet | 10Gb Ethernet | 10GBASE-T | 10ge"
-        " | 1.25 GB/s | 10GBPS | 10 GB Ethernet"
+        " | 1.25 GB/s | 10GBPS | 10 GB Ethernet | 10 gigabits per second | 10 Gigabit/s"
+        " | 1.25 gigabytes per second | Speed: 10000Mb/s"
     ),
     ("network", "25gbe"): (
         "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s | 25 GbE SFP28 | 25 Gbps ENA"
@@ -103,10 +108,12 @@ UNDERSTOOD = {
         "network",
         "1gbe",
     ): "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE | GigE",
-    (
-        "network",
-        "infiniband_hdr",
-    ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand | NDR200",
+    ("network", "infiniband_hdr"): (
+        "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand | NDR200"
+        " | 200 Gb/sec (4X HDR)"
+    ),
+    ("network", "infiniband_fdr"): "56 Gb/sec (4X FDR) | FDR",
+    ("network", "nvlink3"): "NVLink 3.0 | NVLink 3",
     (
         "network",
         "infiniband_edr",
@@ -116,7 +123,7 @@ UNDERSTOOD = {
     ("network", "50gbe"): "50 Gbps ENA",
     ("network", "xgmi"): "Infinity Fabric",
     ("network", "100gb_infiniband"): "100Gb InfiniBand",
-    ("network", "25gbe_roce"): "25G RoCE | 25GbE RoCEv2 | 25G RDMA",
+    ("network", "25gbe_roce"): "25G RoCE | 25GbE RoCEv2 | 25G RDMA | RoCE 25",
     ("network", "100gbe_roce"): "100 GbE RoCE | 100G RDMA",
     ("network", "efa_100gb"): "EFA 100",
     ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",

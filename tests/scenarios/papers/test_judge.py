@@ -142,3 +142,18 @@ def test_a_line_overtakes_another(own: tuple[float, ...], said: str, agrees: str
     places = ("4", "8", "16")
     found = judge.overtakes("", "", dict(zip(places, own, strict=True)), dict.fromkeys(places, 2.0))
     assert (found.here, found.agrees) == (said, agrees)
+
+
+def test_methods_with_too_few_steps_are_left_out_and_named() -> None:
+    values = {"a": 2.0, "b": 0.0}
+    found = judge.at_most("", "", values, 1.0, "points", too_short=["a", "c"])
+    assert (found.agrees, found.here) == ("agrees", "a 2, b 0; too few steps for a")
+    assert judge.at_most("", "", values, 1.0, "points", too_short=["a", "b"]).agrees == "open"
+
+    seeds = {"a": [3.0], "b": [2.0], "c": [1.0], "d": [9.0]}
+    groups = [["a"], ["b"], ["d"], ["c"]]
+    ordered = judge.order("", "", seeds, groups, too_short=["d"])
+    assert (ordered.agrees, ordered.here) == (
+        "agrees", "3 of 3 pairs kept; tau 1.00; too few steps for d",
+    )  # fmt: skip
+    assert judge.order("", "", seeds, groups, too_short=["a", "b", "d"]).agrees == "open"

@@ -1,10 +1,11 @@
 """The suite `accuracy`: published accuracies of methods against training runs of small tasks.
 
 `published.csv` has a method's figure in a setting of `settings.csv` (a model, data, workers, an
-optimizer); the figure `dense` means a finding in words. Findings of
-`catalog/published_training.csv` count as well. A task is compared with the settings of its own
-field and kind of optimizer (settings with several kinds, or none stated, count for each), and with
-all settings.
+optimizer, methods that take plain SGD's steps instead); the figure `dense` means a finding in
+words. Findings of `catalog/published_training.csv` count as well. A task is compared with the
+settings of its own field and kind of optimizer (settings with several kinds, or none stated, count
+for each), and with all settings. A method with its own optimizer (DGC, CSER) is compared in tasks
+with an optimizer of that kind alone: in others, dense training has another one.
 
 A pair of methods is judged if both sides separate it. Published figures must differ by more than
 `APART` and, if a setting shows its own noise, by more than two standard deviations of a difference.
@@ -39,7 +40,7 @@ from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained import make_shipped
 from gcsim.scenarios.trained.evidence import Published as Finding
 from gcsim.scenarios.trained.evidence import published
-from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.runs import plan_of, takes_plain_steps
 from gcsim.scenarios.trained.search import MethodTraining, known_of
 from gcsim.scenarios.trained.shipped_tasks import field_of, kind_of
 from gcsim.scenarios.trained.study import dense_level, ends_of, measured, mostly
@@ -56,6 +57,7 @@ _SPARED, _SPARING, _ENOUGH = (DENSE, "dynamic_8bit"), 0.1, 3
 figures that shows a setting's noise."""
 _NEAR = 2.0  # largest ratio of a published parameter to the trained one
 _VERDICTS: Mapping[int, Verdict] = {1: "right", -1: "reversed", 0: "alike"}
+_OWN_ADAM = ("onebit_adam",)  # methods with a momentum that is Adam's
 _LESS = ("perplexity",)  # measures for which less is better
 
 
@@ -135,7 +137,8 @@ def _citations() -> Iterator[str]:
     figures = Counter(names[row["setting"]] for row in data_files.read(_HERE / "published.csv"))
     for source in data_files.read(_HERE / "sources.csv"):
         own = [row for row in settings if row["source"] == source["key"]]
-        places = "; ".join(f"{one['where']}: {one['model']}, {one['data']}" for one in own)
+        where = (f"{one['where']}: {one['model']}, {one['data']}" for one in own)
+        places = "; ".join(dict.fromkeys(where))
         yield f"{source['citation']} ({plural(figures[source['key']], 'figure')}; {places})"
 
 
@@ -155,7 +158,7 @@ def read() -> tuple[Published, ...]:
             setting=row["setting"],
             source=settings[row["setting"]]["source"],
             field=settings[row["setting"]]["field"],
-            optimizer=settings[row["setting"]]["optimizer"],
+            optimizer=_optimizer(settings[row["setting"]], row["kind"]),
             mirror=settings[row["setting"]]["mirror"],
             method=row["method"],
             kind=row["kind"],
@@ -164,6 +167,10 @@ def read() -> tuple[Published, ...]:
         )
         for row in rows
     )
+
+
+def _optimizer(setting: Mapping[str, str], kind: str) -> str:
+    return "plain SGD" if kind in setting["plain_sgd"].split() else setting["optimizer"]
 
 
 def _ratio(value: str, dense: str, measure: str) -> float | None:
@@ -189,7 +196,7 @@ def _outcomes(
     if dense is None:
         return
     plan, level = plan_of(scenario), dense_level(dense)
-    base = _final(plan, dense)
+    base, optimizer = _final(plan, dense), kind_of(plan.optimizer)
     every = (_most_seeds(scenario, choice) for choice in choices)
     outcomes = [
         Outcome(
@@ -201,13 +208,19 @@ def _outcomes(
             scores=tuple(own - other for own, other in zip(_final(plan, one), base, strict=False)),
         )
         for one in every
-        if one is not None and not one.untrained
+        if one is not None and not one.untrained and optimizer_of(one.choice, plan) == optimizer
     ]
     _, wider, times = scenario.model.name.rpartition("_x")
-    optimizer = kind_of(plan.optimizer)
     width = f" x{times}" if wider else ""
     name = f"{scenario.name}{width} ({optimizer}, {plan.steps:,} steps)"
     yield Task(name=name, field=field_of(scenario) or "", optimizer=optimizer), outcomes
+
+
+def optimizer_of(choice: CompressorChoice, plan: Plan) -> str:
+    """Return the kind of optimizer that a method trains with: its own, if it has one."""
+    if not takes_plain_steps(choice):
+        return kind_of(plan.optimizer)
+    return "Adam" if choice.kind in _OWN_ADAM else "momentum SGD"
 
 
 def _final(plan: Plan, tried: MethodTraining) -> list[float]:
@@ -284,13 +297,18 @@ def reported_dense(
 def agreements(
     task: Task, outcomes: Sequence[Outcome], rows: Sequence[Published]
 ) -> Iterator[Agreement]:
-    """Yield a task's agreement with figures of its own field and optimizer, then with all."""
+    """Yield a task's agreement with figures of its own field and optimizer, then with all; these
+    say how a method trains if its own say nothing."""
+    said: dict[int, bool | None] = {}
     for which in (task, None):
         counted = [row for row in rows if which is None or which.of(row)]
         findings = [row for row in published() if which is None or which.of(row)]
-        dense = [
-            one for one in outcomes if one.kind != DENSE and reported_dense(counted, findings, one)
-        ]
+        said |= {
+            id(one): reported_dense(counted, findings, one)
+            for one in outcomes
+            if said.get(id(one)) is None
+        }
+        dense = [one for one in outcomes if one.kind != DENSE and said[id(one)]]
         conclusive = [one for one in dense if not one.too_short]
         alarms = tuple(one.label for one in conclusive if not one.reached)
         pairs: list[Pair] = []
