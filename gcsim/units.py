@@ -94,12 +94,13 @@ _PER_SECOND = re.compile(r" per sec(?:ond)?$")
 _LONGEST = 64
 
 
-def parse(text: object, dimension: Dimension) -> Fraction:
+def parse(text: object, dimension: Dimension, such: str | None = None) -> Fraction:
     """Return the exact value of a quantity such as "1.25 GB/s", in the dimension's base unit.
 
-    Raises `InputError` for anything but a non-negative number with a known unit.
+    Raises `InputError` for anything but a non-negative number with a known unit, with `such` a
+    value (None: of `EXAMPLES`).
     """
-    example = f"write it like {EXAMPLES[dimension]!r}"
+    example = f"write it like {(such or EXAMPLES[dimension])!r}"
     shown = f"{text!s:.{_LONGEST}}"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise InputError(f"{shown!r} is not a {dimension}", hint=example)

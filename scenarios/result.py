@@ -133,12 +133,12 @@ class Row:
     speedup_to_target_low: float | None = None
     """10th percentile with a further seed, over the drawn worlds (`trained/bands.py`)."""
     speedup_to_target_high: float | None = None
-    """90th percentile."""
+    """90th percentile; None with a lower end: unbounded, as dense training may miss the target."""
     probability_pays_to_target: float | None = None
     """Probability of reaching the target before dense training, over worlds and another seed."""
     speedups_to_target: tuple[float, ...] = ()
-    """Speedup of each seed, 0 if it misses the target; `speedup_to_target` is their median. Seeds
-    whose dense training misses it are left out."""
+    """Speedup of each seed, 0 if it misses the target, above a million if only dense training does;
+    `speedup_to_target` is their median."""
     steps_to_target_error: float = 0.0
     """Relative uncertainty of steps to the target, from the spacing of evaluations."""
     cost_per_1000_iterations: float | None = None
@@ -153,6 +153,12 @@ class Row:
     """Upper bound."""
     fits: Literal["yes", "no", "perhaps"] | None = None
     """Whether it fits in the device; None also if the device's memory is unknown."""
+
+
+def highest_to_target(row: Row) -> float | None:
+    """Return the upper end of a row's speedup to the target, infinite if it is unbounded."""
+    low, high = row.speedup_to_target_low, row.speedup_to_target_high
+    return math.inf if high is None and low is not None else high
 
 
 LISTS = ("iteration_draws_s", "iteration_batches_s", "speedups_to_target")

@@ -231,6 +231,10 @@ class Cluster:
         first = sum(self.sizes[:node])
         return range(first, first + self.sizes[node])
 
+    def devices_of(self, group: int) -> int:
+        """Return the number of devices of each node of a group (without groups: 0)."""
+        return len(self.ranks_of(sum(before.nodes for before in self.groups[:group])))
+
     def ranks_in(self, scope: Scope) -> int:
         """Return the number of ranks in a collective of this scope."""
         racks = 1 if self.racks is None else -(-self.nodes // self.racks.nodes)

@@ -53,15 +53,18 @@ class Planner:
         training: Training,
         prices: PriceList | None = None,
         together: EvenCollectiveTimes | None = None,
+        *,
+        group: int = 0,
     ) -> None:
         """`compute`: a worker's passes of a micro-batch; `prices` of the device and `together`, the
-        collectives' times, may be shared with other planners."""
-        self._cluster, self._training = cluster, training
+        collectives' times, may be shared with other planners; `group`: the worker's group."""
+        self._compute = compute.scaled(pass_slowdown(cluster, training, group))
+        self._cluster, self._training = cluster.all_like(group), training
+        cluster = self._cluster
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
         """Whether computations in the collectives' stream run on shared cores."""
-        self._compute = compute.scaled(pass_slowdown(cluster, training))
         self._interference = training.interference
         self._together = together or _together(cluster, training)
 
@@ -108,6 +111,8 @@ class Planner:
         compute = self._compute
         if any(exchange.collectives for exchange in step.exchanges):
             compute = compute.scaled(longest(training.noise, self._cluster.workers))
+        workers, devices = self._cluster.workers, self._cluster.devices_per_node
+        shards = {"ddp": 1, "hsdp": devices}.get(training.strategy, workers)
         return StepPlan(
             compute=compute.delayed(training.waits),
             buckets=self._buckets(step.exchanges, around or [0] * len(step.exchanges)),
@@ -115,7 +120,7 @@ class Planner:
             in_turn=self._in_turn,
             side_slowdown=training.side_slowdown,
             slots=training.concurrent_collectives,
-            optimizer=picoseconds(training.optimizer),
+            optimizer=picoseconds(training.optimizer) or compute.optimizer // shards,
             accumulation=training.accumulation,
             input_batch=0 if loading is None else picoseconds(loading.batch),
             prefetch=1 if loading is None else loading.prefetch,
@@ -255,11 +260,12 @@ def planner_of(
     first = first_alike(cluster, compute)
     planners = {
         number: Planner(
-            cluster.all_like(number),
+            cluster,
             compute.of_group(number),
             training,
             prices if device is cluster.device else prices.for_device(device),
             together,
+            group=number,
         )
         for number, device in ((number, cluster.groups[number].device) for number in set(first))
     }
@@ -267,16 +273,13 @@ def planner_of(
 
 
 def first_alike(cluster: Cluster, compute: ComputeTimes) -> list[int]:
-    """Return for each group the first group with the same device and passes."""
-    passes = [compute.of_group(number) for number in range(len(cluster.groups))]
-    return [
-        next(
-            place
-            for place, (other, theirs) in enumerate(zip(cluster.groups, passes, strict=True))
-            if other.device is group.device and theirs == own
-        )
-        for group, own in zip(cluster.groups, passes, strict=True)
+    """Return for each group the first group with the same device and passes, whose devices also
+    are alone in their nodes or also are not."""
+    kinds = [
+        (id(group.device), compute.of_group(number), cluster.devices_of(number) == 1)
+        for number, group in enumerate(cluster.groups)
     ]
+    return list(map(kinds.index, kinds))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -322,10 +325,12 @@ def in_collectives_stream(work: BucketWork) -> BucketWork:
     )
 
 
-def pass_slowdown(cluster: Cluster, training: Training) -> Fraction:
-    """Return the factor on forward and backward for their code and the node's other devices."""
-    by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
-    alone = cluster.devices_per_node == 1 or by_cores
+def pass_slowdown(cluster: Cluster, training: Training, group: int = 0) -> Fraction:
+    """Return the factor on a group's forward and backward for their code and the node's other
+    devices."""
+    like = cluster.all_like(group)
+    by_cores = like.device.processor == "cpu" or training.machines(like)
+    alone = cluster.devices_of(group) == 1 or by_cores
     return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)
 
 

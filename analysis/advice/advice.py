@@ -151,7 +151,8 @@ class Advice(sections.Recommendation):
         }
         for name, other in (("dense", dense), ("half_precision", half)):
             if other is not None and other is not row:
-                found[f"against_{name}"] = asdict(sections.against(row, other, dense))
+                numbers = asdict(sections.against(row, other, dense)).items()
+                found[f"against_{name}"] = {k: v if math.isfinite(v) else None for k, v in numbers}
         return found
 
     def _plan_document(self, one: Plan) -> dict[str, Any]:

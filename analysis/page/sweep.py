@@ -14,6 +14,7 @@ from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 
 _HEIGHT = 420  # height of the chart in pixels
+_NODES = "cluster.nodes"  # a point may have several sizes, each with rows of its own
 
 
 def sweep_page(result: SweepResult, command: str) -> str:
@@ -50,19 +51,28 @@ def _speedups(result: SweepResult) -> Iterator[tuple[str, html.Html]]:
 
 
 def _rows(result: SweepResult) -> html.Html:
-    keys = list(result.grid)
     every: list[tuple[SweepPoint, Row]] = [
         (point, row) for point in result.points if point.result for row in point.result.rows
     ]
     rows: Sequence[Row] = [row for _, row in every]
+    keys = list(result.grid)
+    if _NODES not in keys and len({row.nodes for row in rows}) > 1:
+        keys.append(_NODES)
     columns = answer_columns(rows)
     brief = [column.flat for column in brief_columns(rows)]
     names = short_names(keys)
     return html.table(
         [HEADING, *names, *(column.flat for column in columns)],
         [
-            [html.Cell(row.label), *(html.Cell(written(point.values[key])) for key in keys), *cells]
+            [html.Cell(row.label), *(_value(point, row, key) for key in keys), *cells]
             for (point, row), cells in zip(every, html.cells_of(columns, rows), strict=True)
         ],
         first=[HEADING, *names, *brief],
     )
+
+
+def _value(point: SweepPoint, row: Row, key: str) -> html.Cell:
+    """Return the cell of a key: the row's own number of nodes, other values of its point."""
+    if key == _NODES:
+        return html.Cell(str(row.nodes), row.nodes)
+    return html.Cell(written(point.values[key]))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.report.comparison import worlds
 from gcsim.analysis.report.numbers import elapsed, ends, plural, significant
-from gcsim.scenarios.result import Result, Row, UncertainInput
+from gcsim.scenarios.result import Result, Row, UncertainInput, highest_to_target
 
 
 def has_ranges(rows: Iterable[Row]) -> bool:
@@ -41,7 +41,7 @@ def speedup_known(row: Row) -> str:
 
 def to_target_known(row: Row) -> str:
     """Return the interval of the speedup to the target, or an empty text."""
-    return _ends(row.speedup_to_target_low, row.speedup_to_target_high)
+    return _ends(row.speedup_to_target_low, highest_to_target(row))
 
 
 def _ends(low: float | None, high: float | None) -> str:

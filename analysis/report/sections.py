@@ -29,7 +29,7 @@ from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.advice.slowest_link import UPLINKS
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, BreakEven, Change, Findings, Limits
-from gcsim.scenarios.result import Result, Row, estimate
+from gcsim.scenarios.result import Result, Row, estimate, highest_to_target
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.training import DENSE
@@ -109,7 +109,7 @@ def against(row: Row, other: Row, dense: Row | None = None) -> Against:
     if other is dense:
         ends = row.speedup_low, row.speedup_high
         if row.speedup_to_target is not None:
-            ends = row.speedup_to_target_low, row.speedup_to_target_high
+            ends = row.speedup_to_target_low, highest_to_target(row)
         middle = estimate(row) or middle
         low, high = ends[0] or low, ends[1] or high
     return Against(speedup=middle, low=low, high=high, probability=chance)

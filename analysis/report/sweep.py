@@ -50,9 +50,10 @@ COST = "cost/1000\niterations"
 """Heading of the cost of the method to use, if a node's cost is stated and no target is known."""
 
 FOOTNOTE = (
-    "use, try: the methods named by `gcsim run` at the point's largest cluster; * changes the "
-    "update and is known to train. speedup: over dense training. pays: whether a method is "
-    "clearly faster than dense, or the probability that the one to try is. "
+    "use: the method named by `gcsim run` at the point's largest cluster; * changes the update and "
+    "is known to train. try: the method that may be the fastest. speedup: over dense training. "
+    "pays: whether a method is clearly faster than dense, or the probability that the one to try "
+    "is. "
     "All rows are in results.csv."
 )
 TRAINED = "Where training with the methods is known, speedups are to the target."
@@ -276,6 +277,11 @@ def short_names(keys: Sequence[str]) -> list[str]:
     return [shortest(key) for key in keys]
 
 
+def _surely_used(found: Recommendation) -> bool:
+    use, dense = found.use, found.verdict.dense
+    return use is not None and dense is not None and surely_faster(use, [dense])
+
+
 def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int) -> str:
     done = [one for one in found if one is not None]
     lost = f" {plural(failed, 'point')} failed." if failed else ""
@@ -284,8 +290,7 @@ def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int)
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
     sure = [one for one in compared if one.verdict.pays == "yes"]
-    pairs = [(one.use, one.verdict.dense) for one in sure]
-    known = sum(surely_faster(use, [dense]) for use, dense in pairs if use and dense)
+    known = sum(one.verdict.safe is not None or _surely_used(one) for one in sure)
     maybe = [one.verdict for one in compared if one.verdict.pays not in ("yes", "no")]
     open_ = sum(one.to_try is not None for one in maybe)
     untried = len(sure) - known

@@ -26,7 +26,7 @@ from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
 from gcsim.analysis.report.training import trained_note
 from gcsim.analysis.report.wording import CLOSE
-from gcsim.scenarios.result import PERCENTILES, Result, Row, known_to_target
+from gcsim.scenarios.result import PERCENTILES, Result, Row, highest_to_target, known_to_target
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.cluster import whole_batches
 
@@ -140,9 +140,7 @@ TO_TARGET = Column(
     heading="to target\n[x]", value=lambda row: row.speedup_to_target, decimals=lambda rows: 2
 )
 TO_TARGET_RANGE = replace(
-    SPEEDUP_RANGE,
-    value=lambda row: row.speedup_to_target_low,
-    above=lambda row: row.speedup_to_target_high,
+    SPEEDUP_RANGE, value=lambda row: row.speedup_to_target_low, above=highest_to_target
 )
 SENT = replace(_column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6), zero="nothing")
 NMSE = Column(heading="NMSE", value=lambda row: row.nmse)
@@ -344,13 +342,13 @@ def bottleneck(result: Result) -> list[str]:
     longer = times[last] / times[first]
     if longer < 1 + TIE:
         return [f"Bottleneck: none, all groups' passes take equally long (batches: {batches})."]
-    now, nodes = ([one[key] for one in groups] for key in ("batch_size", "nodes"))
+    now, workers = ([one[key] for one in groups] for key in ("batch_size", "workers"))
     speeds = [batch / time * slow for batch, time, slow in zip(now, times, slowdowns, strict=True)]
-    samples = sum(batch * count for batch, count in zip(now, nodes, strict=True))
+    samples = sum(batch * count for batch, count in zip(now, workers, strict=True))
     divided = [
         time / before * after
         for time, before, after in zip(
-            times, now, whole_batches(samples, speeds, nodes), strict=True
+            times, now, whole_batches(samples, speeds, workers), strict=True
         )
     ]
     narrower = max(divided) / min(divided) < longer

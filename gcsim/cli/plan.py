@@ -102,7 +102,7 @@ def plan(
 
 def hours(text: str) -> float:
     """Parse hours from "3 days" or "40 h"; raises `InputError`."""
-    value = float(units.parse(text, "time") / 3600)
+    value = float(units.parse(text, "time", "3 days") / 3600)
     if value <= 0:
         raise InputError(f"{text!r} is not a time above 0", hint='write it like "3 days" or "40 h"')
     return value

@@ -17,9 +17,11 @@ def open_questions(question: Question) -> Iterator[Answer]:
     cluster = question.scenario.cluster
     if cluster.workers == 1:
         return
-    bus = cluster.intra_node.name.removesuffix("_x16")
-    if cluster.nodes == 1 and bus.startswith("pcie") and bus != cluster.intra_node.name:
-        for way, words in _WAYS.items():
+    bus, _, layout = cluster.intra_node.name.partition("_")
+    if cluster.nodes == 1 and bus.startswith("pcie"):
+        usual = not question.states_setting("cluster", "intra_node")
+        ways = _WAYS if layout == "x16" else _PEER if layout == "host" and usual else {}
+        for way, words in ways.items():
             setting = f"cluster.intra_node={bus}_{way}"
             yield _answer(words, f"--set {setting}", setting)
     sharded = question.scenario.training.sharded
@@ -70,6 +72,8 @@ _WAYS = {
     "host": "via SHM: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL or no P2P driver",
 }
 """Ways between two GPUs of a node without NVLink, which the board does not determine."""
+_PEER = {"peer": "a driver that allows peer access: via P2P"}
+"""The way between GeForce boards with such a driver (`gcsim validate pcie` has boxes with both)."""
 
 
 WHICH_WAY = (

@@ -20,6 +20,7 @@ from gcsim.scenarios.reading.types import LARGEST_CLUSTER
 from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.cluster import group_key, links_of, random_settings
+from gcsim.scenarios.sections.link import entry_name
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Collectives
 from gcsim.simulator.training import Fault, Faults, Strategy, Training
 
@@ -45,6 +46,7 @@ def contradictions(
         *_no_algorithm(cluster.collectives),
         *_switches(cluster),
         *_others_buses(cluster),
+        *_without_sharp(cluster),
         *_media(cluster),
         *_times(cluster),
         *_pods(cluster),
@@ -280,8 +282,7 @@ def _switches(cluster: Cluster) -> Iterator[Conflict]:
 def _that_adds(cluster: Cluster, place: str) -> str:
     """Return the setting with which a switch of the link at `place` adds."""
     if place == "network":
-        link = f"{{like: {cluster.at_one_nic.network.name}, switch_adds: 1}}"
-        return f"a link whose switch sums: cluster.network: {link}"
+        return f"a link whose switch sums: cluster.network: {_with_sharp(cluster)}"
     if cluster.devices_per_node == 1:
         return "several devices in a node, whose switch sums"
     buses = [device.bus for _, _, device in cluster.kinds]
@@ -289,6 +290,30 @@ def _that_adds(cluster: Cluster, place: str) -> str:
         return f"a link whose switch sums: cluster.intra_node: {buses[0]}"
     names = (name for name, device in catalog.devices().items() if _adds(device.bus))
     return f"a device whose link sums, such as {next(names)}"
+
+
+_SHARP = ("infiniband_edr", "infiniband_hdr", "infiniband_ndr", "100gb_infiniband")
+"""Catalogue networks whose switches add, from Switch-IB 2 on."""
+
+
+def _with_sharp(cluster: Cluster) -> str:
+    """Return the network of the nearest rate with switches that add."""
+    rate = cluster.at_one_nic.network.bandwidth
+    name = min(_SHARP, key=lambda name: abs(catalog.link(name).bandwidth - rate))
+    return f"{{like: {name}, switch_adds: 1}}"
+
+
+def _without_sharp(cluster: Cluster) -> Iterator[Conflict]:
+    """Find another catalogue network whose switches are to add. Other figures describe a user's own
+    network."""
+    name = entry_name(cluster.at_one_nic.network)
+    known = catalog.links().get(name)
+    own = name.removesuffix("_ideal") in _SHARP or known is None or known.switch_adds is not None
+    if own or cluster.network.switch_adds is None:
+        return
+    said = f" with {name}, which has no SHARP, NCCL's sums in switches between nodes"
+    hint = f"leave it out, or write network: {_with_sharp(cluster)}"
+    yield "cluster.network.switch_adds", said, hint
 
 
 def _adds(bus: str | None) -> bool:

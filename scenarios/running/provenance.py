@@ -26,6 +26,7 @@ from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.pricing import PriceList, price_sources
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.plans import pass_slowdown
 from gcsim.simulator.predict import Prediction
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.traces.profile import TrafficProfile
@@ -93,9 +94,11 @@ def _groups(scenario: Scenario, compute: ComputeTimes) -> Iterator[dict[str, obj
     slow = np.ones(cluster.workers) if slow is None else slow
     slow_of_group = np.split(slow, np.cumsum(cluster.ranks_of_groups)[:-1])
     for number, group in enumerate(cluster.groups):
-        passes = compute.of_group(number)
+        longer = pass_slowdown(cluster, scenario.training, number)
+        passes = compute.of_group(number).scaled(longer)
         yield {
             "nodes": group.nodes,
+            "workers": cluster.ranks_of_groups[number],
             "device": group.device.name,
             "batch_size": round(group.batch * scenario.batch_size),
             "forward_s": seconds(passes.forward),

@@ -137,7 +137,8 @@ def _scaled(seconds: float | None, scale: float) -> float | None:
 def _of_first(cluster: Cluster, compute: ComputeTimes) -> float:
     """Return the factor from an efficiency relative to copies of the first group's device to one
     relative to the actual devices: the ratio of both clusters' samples per second."""
-    shares = [float(group.nodes * group.batch) for group in cluster.groups]
+    counts = zip(cluster.ranks_of_groups, cluster.groups, strict=True)
+    shares = [float(ranks * group.batch) for ranks, group in counts]
     passes = [compute.of_group(number).total for number in range(len(shares))]
     alone = [share * passes[0] / own for share, own in zip(shares, passes, strict=True)]
     return sum(shares) / sum(alone) if shares else 1.0

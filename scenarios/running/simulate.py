@@ -34,6 +34,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.luck import Luck
+from gcsim.simulator.plans import pass_slowdown
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
@@ -151,14 +152,16 @@ def compute_times(
 def with_batches_by_speed(scenario: Scenario, model: ModelFacts) -> Scenario:
     """The scenario with its groups' batches by speed, if it wants that: as many samples of all
     workers as with equal ones, to a sample a worker, each in proportion to what the device computes
-    per second of a batch of the scenario's size."""
+    per second of a batch of the scenario's size, in its node."""
     cluster, batch = scenario.cluster, scenario.batch_size
     if not scenario.by_speed or not cluster.groups:
         return scenario
-    facts = replace(model, samples_per_worker=batch)
+    facts, training = replace(model, samples_per_worker=batch), scenario.training
     speeds = [
-        1 / step_time(facts, group.device, scenario.training.timed_as).seconds
-        for group in cluster.groups
+        1
+        / step_time(facts, group.device, training.timed_as).seconds
+        / pass_slowdown(cluster, training, number)
+        for number, group in enumerate(cluster.groups)
     ]
     shares = whole_batches(batch * cluster.workers, speeds, cluster.ranks_of_groups)
     groups = tuple(

@@ -23,8 +23,8 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.uncertainty.ranges import interval
 
 ALPHA = 0.1  # probability that any of several comparisons finds a difference by chance
-_MOST = 1e6  # speed relative to a method that misses the target with a seed
 _PLACES = 64  # number of quantiles of Student's distribution, equally probable
+_WORLDS = 256  # least number of worlds: fewer are repeated, or `interval` would reach the tails
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
@@ -48,7 +48,8 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
     middle, seeds = np.log(known[:, 0]), len(known)
     spread = max(float(middle.std(ddof=1)), grain) * math.sqrt(1 + 1 / seeds)
     further = spread * stdtrit(seeds - 1, (np.arange(_PLACES) + 0.5) / _PLACES)
-    logs = np.median(np.log(drawn), axis=0)[:, None] + further
+    logs = np.median(np.log(drawn), axis=0)
+    logs = np.tile(logs, math.ceil(_WORLDS / len(logs)))[:, None] + further
     found: NDArray[np.float64] = np.exp(logs).ravel()
     return found
 
@@ -85,7 +86,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def target_speed_ratio(one: Row, other: Row) -> NDArray[np.float64]:
-    """Return draws of `one`'s speed to the target over `other`'s; both were trained."""
+    """Return draws of `one`'s speed to the target over `other`'s; both were trained. 0 with a seed
+    that misses the target, infinite if only `other` misses it."""
     worlds = [np.array(row.iteration_draws_s or (row.iteration_s,)) for row in (other, one)]
     faster = worlds[0] / worlds[1]
     over = np.concatenate([[np.median(faster)], faster])
@@ -93,7 +95,7 @@ def target_speed_ratio(one: Row, other: Row) -> NDArray[np.float64]:
         np.array(row.speedups_to_target) / (row.speedup_vs_dense or 1.0) for row in (one, other)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        shorter = np.minimum(np.where(own == others, 1.0, own / others), _MOST)
+        shorter = np.where(own == 0, 0.0, own / others)
     rough = math.hypot(one.steps_to_target_error, other.steps_to_target_error)
     return with_further_seed([each * over for each in shorter], rough)
 

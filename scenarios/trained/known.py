@@ -30,6 +30,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.luck import as_probability
 from gcsim.traces.training.trajectory import Trajectory
 
+_NEVER = 1e12  # steps of dense training to a target that it misses
 OTHER = 0.1  # relative difference of bytes from which trajectories are priced
 
 
@@ -84,7 +85,7 @@ def with_training_results(
         rows.append(with_steps)
     reached = {row.nodes: row for row in rows if row.label == label}
     rows = [_with_range(row, reached[row.nodes]) for row in rows]
-    steps = float(np.median([one for one in base if one is not None]))
+    steps = float(np.median([_NEVER if one is None else one for one in base]))
     rows = [_with_cost(row, reached[row.nodes], steps) for row in rows]
     told = {
         "target": study.described(plan.target, known.level),
@@ -179,8 +180,8 @@ def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -
     )
     if not steps or row.speedup_vs_dense is None or len(own) == 1:  # a single seed is inconclusive
         return known
-    pairs = [(a, b) for a, b in zip(own, base, strict=True) if b is not None]
-    gains = [0.0 if a is None else (max(b, 1) / max(a, 1)) for a, b in pairs]
+    pairs = zip(own, base, strict=True)
+    gains = [0.0 if a is None else max(_NEVER if b is None else b, 1) / max(a, 1) for a, b in pairs]
     middle = float(np.median([a for a in own if a is not None]))
     return _gaining(
         replace(known, steps_to_target_error=grain(every, middle) if middle else 0.0),
@@ -201,7 +202,7 @@ def _with_range(row: Row, dense: Row) -> Row:
     return replace(
         row,
         speedup_to_target_low=float(low),
-        speedup_to_target_high=float(high),
+        speedup_to_target_high=float(high) if math.isfinite(high) else None,
         probability_pays_to_target=as_probability(np.mean(draws > 1)),
     )
 
@@ -246,10 +247,7 @@ def _over_its_training(
         return row
     gains = []
     for trajectory, (own, steps) in zip(one.trajectories, ends, strict=True):
-        if steps is not None:
-            before, after = (
-                steps * dense.iteration_s,
-                np.median(study.until(trajectory, own, clock)[0]),
-            )
-            gains.append(float(study.gained(np.array(before), after)))
+        before = (_NEVER if steps is None else steps) * dense.iteration_s
+        after = np.median(study.until(trajectory, own, clock)[0])
+        gains.append(float(study.gained(np.array(before), after)))
     return _gaining(row, gains)

@@ -8,6 +8,7 @@ parallel trainings. Shipped trajectories are used on every kind of processor.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -278,7 +279,8 @@ def plan_of(scenario: Scenario) -> Plan:
 
 
 def unsupported(scenario: Scenario) -> list[Problem]:
-    """Return problems of settings that change the mathematics of a step, which training lacks."""
+    """Return problems of settings that training cannot follow: they change the mathematics of a
+    step, or leave too few evaluations for a target."""
     training, found = scenario.training, []
     for key in ("gradients", "precision"):
         stated = getattr(training, key)
@@ -292,11 +294,22 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         message = "gcsim train exchanges in every step"
         hint = "give --set training.local_steps=1, or a method that synchronises every few steps"
         found.append(Problem(place="training.local_steps", message=message, hint=hint))
-    if training.between != "workers":
+    inside = training.strategy == "hsdp"
+    if training.between != "workers" or inside:
         message = "gcsim train exchanges between all workers"
-        ends = training.between
-        hint = f"give --set training.between=workers, or train.workers: the number of {ends}"
-        found.append(Problem(place="training.between", message=message, hint=hint))
+        key, usual = ("strategy", "zero3") if inside else ("between", "workers")
+        hint = f"give --set training.{key}={usual}, or estimate an iteration with: gcsim run"
+        found.append(Problem(place=f"training.{key}", message=message, hint=hint))
+    if training.gathered != "stored":
+        message = f"gcsim train does not round weights to {training.gathered}"
+        hint = "give --set training.gathered=stored, or estimate an iteration with: gcsim run"
+        found.append(Problem(place="training.gathered", message=message, hint=hint))
+    plan = plan_of(scenario)
+    evaluations = math.ceil(plan.steps / plan.evaluate_every)
+    if plan.patience > evaluations:
+        message = f"{plan.steps:,} steps have {evaluations} evaluations, not {plan.patience}"
+        hint = "lower it or train.evaluate_every, or raise train.steps"
+        found.append(Problem(place="train.patience", message=message, hint=hint))
     if training.faults is not None:
         message = "a trajectory cannot lose workers, because its mean gradient would change"
         hint = "give --set training.faults=null, or estimate the deaths with: gcsim run"

@@ -81,7 +81,8 @@ class Approximation:
         """`training`: the stated one on `nodes` nodes; `collective_times`: those of another
         approximation in the same worlds, to share; `group`: the rank's group of nodes, to which
         `prices`, `compute` and `ranks` (None: all) belong."""
-        cluster = with_nodes(drawn.cluster(0), nodes).all_like(group)
+        whole = with_nodes(drawn.cluster(0), nodes)
+        cluster = whole.all_like(group)
         self._slower = drawn.kernel_extras(group)
         self._drawn, self._worlds = drawn, drawn.worlds
         self._cluster, self._prices = cluster, prices
@@ -90,7 +91,7 @@ class Approximation:
         )
         self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
-        self._planner = Planner(cluster, compute, training, prices)
+        self._planner = Planner(whole, compute, training, prices, group=group)
         self._sending = RingPrograms(cluster).sending
         self._known: dict[tuple[int, ...], tuple[tuple[Compute, ...], Column]] = {}
         one = Fraction(1)  # both factors are linear in their figures
@@ -99,7 +100,7 @@ class Approximation:
         )
         alike = replace(training, code=Code(), shared_node=SharedNode(slowdown=one))
         crowd = drawn.figure(training.shared_node, ("training", "shared_node"), "slowdown") * float(
-            pass_slowdown(cluster, alike) - 1
+            pass_slowdown(whole, alike, group) - 1
         )
         longer = drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
         self._paces = _paces(cluster, training, seed, ranks)

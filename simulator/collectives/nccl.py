@@ -1,7 +1,8 @@
 """NCCL's choice of algorithm and protocol, and the times of its collectives.
 
 NCCL predicts the time of every enabled pair and takes the shortest. For n bytes on p ranks of N
-nodes, with W the line rate of a node's NICs (for one node: of the bus) and the constants below:
+nodes, with W the line rate of a node's NICs or of its bus, whichever is lower (a channel passes
+both, and its search finds the rate of the slowest link) and the constants below:
 
     ring       base + (2 (p - 1) - 2 (N - 1)) bus + 2 (N - 1) net + 2 (p - 1)/p n / (share W)
     tree       base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
@@ -145,11 +146,14 @@ class _TunerView(NamedTuple):
         bus, line = cluster.intra_node, cluster.network
         inside = bus.bandwidth * bus.efficiency if cluster.nvlink else Fraction(0)
         alone = cluster.nodes == 1
+        crossed = [] if alone else [line.bandwidth]
+        if alone or cluster.devices_per_node > 1:
+            crossed.append(inside or bus.bandwidth)
         heads = _MOST_GATHERED if alone else min(cluster.nics_per_node, _MOST_GATHERED)
         return _TunerView(
             nodes=cluster.nodes,
             ranks=cluster.workers,
-            rate=(inside or bus.bandwidth) if alone else line.bandwidth,
+            rate=min(crossed),
             inside=inside,
             adds=(
                 bool(inside) and bus.switch_adds is not None and cluster.devices_per_node > 1,
@@ -397,7 +401,8 @@ def _most_by_ll(seen: _TunerView) -> Fraction:
 def start_delay_and_framing(mode: Mode, cluster: Cluster) -> tuple[Picoseconds, Framing]:
     """Return the delay of the ranks' start, and the protocol's overheads on paths. LL's limit
     between nodes does not reduce the rate inside them."""
-    on, alone = _on(mode, cluster), cluster.nodes == 1
+    alone, seen = cluster.nodes == 1, _TunerView.of(cluster)
+    on = _on(mode, seen if alone else seen._replace(rate=cluster.network.bandwidth))
     inside = on.share if alone or mode.protocol != "ll" else mode.share
     framing = Framing(share=on.share, share_inside=inside, network=on.net, inside=on.bus)
     return picoseconds(on.base), framing

@@ -35,6 +35,7 @@ def words(**changed: str | None) -> list[str]:
         ({"samples": None}, "--samples: error: is missing: lenet reads samples", "--samples 10M"),
         ({"tokens": "1M"}, "--samples: error: is missing: lenet reads samples", "--samples 10M"),
         ({"deadline": "3 moons"}, "--deadline: error: unknown unit 'moons' in '3 moons'", "min, "),
+        ({"deadline": "3"}, "--deadline: error: 3 has no unit; write it like '3 days'", ""),
         ({"deadline": "0 days"}, "--deadline: error: '0 days' is not a time above 0", "3 days"),
         ({"budget": "0"}, "--budget: error: '0' is not a number above 0", "5000"),
         ({"batch": "-1"}, "--batch: error: '-1' is not a number above 0", "5000"),

@@ -312,6 +312,20 @@ def test_the_answer_counts_where_compression_pays() -> None:
     )
 
 
+def test_half_precision_needs_no_training_first() -> None:
+    """A safe method that surely pays per iteration is known to train, although two seeds leave its
+    time to the target open."""
+    half = replace(row("fp16", 1.02, 0.49), nmse=1e-7)
+    rows = [
+        replace(one, seeds_trained=2, seeds_at_target=2, steps_to_target_vs_dense=1.0,
+                speedup_to_target=gain, speedups_to_target=(gain, gain), steps_to_target_error=0.1)
+        for one, gain in ((row("none", 1.0, 0.5), 1.0), (half, 1.02))
+    ]  # fmt: skip
+    assert rendered([point({"seed": 1}, *rows)], 140)[-1].endswith(
+        "at 1 of 1 point (with a method known to train)."
+    )
+
+
 @pytest.mark.parametrize(("every", "between"), [(0.0, 1), (60.0, 0)])
 def test_a_log_gets_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, every: float, between: int

@@ -27,7 +27,7 @@ from gcsim.simulator.steps import vectors
 from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
-from gcsim.simulator.training import Framework, Training
+from gcsim.simulator.training import Framework, SharedNode, Training
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 from tests.simulator.steps.random_plans import extended, fixed, same, skewed
 from tests.simulator.steps.step_oracle import lagging, pacings, plans, played
@@ -292,6 +292,15 @@ def test_groups_of_one_device_and_passes_share_plans_that_they_would_have_anyway
     assert first_alike(four(FAST), times) == [0, 1, 0, 3]
     assert first_alike(four(replace(FAST)), times) == [0, 1, 2, 3]
     assert iteration(four(FAST), times) == iteration(four(replace(FAST)), times)
+
+
+@pytest.mark.parametrize(("times", "longer"), [((10, 10), (11, 10)), ((20, 30), (22, 30))])
+def test_a_device_alone_in_its_node_shares_it_with_nobody(
+    times: tuple[int, int], longer: tuple[int, int]
+) -> None:
+    where = replace(two(FAST, FAST), sizes=(2, 2, 1, 1))
+    shared = SharedNode(slowdown=Fraction(1, 10))
+    assert iteration(where, passes(*times), shared_node=shared) == iteration(where, passes(*longer))
 
 
 def test_each_group_has_the_factors_of_stages_timed_on_its_own_device() -> None:

@@ -317,17 +317,21 @@ def test_local_steps_have_no_hook_to_deploy() -> None:
     assert not found.findings.other_code
 
 
-def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:
+@pytest.mark.parametrize(
+    ("device", "asked", "answer"),
+    [("a40", "pcie4_across", "pcie4_across"), ("rtx_4090", "pcie4_peer", "pcie4_host")],
+)
+def test_a_box_without_nvlink_is_asked_for_its_bus(device: str, asked: str, answer: str) -> None:
     """gpt2's 0.5 GB take 0.09 s on 12 GB/s, of an iteration of half a second."""
-    words: dict[str, Any] = {"model": "gpt2", "device": "a40", "gpus": 8}
+    words: dict[str, Any] = {"model": "gpt2", "device": device, "gpus": 8}
     few = [*QUICK, FEW]
     found = advice(ask(None, Words(**words), few))
     ways = [one.answer.option for one in found.findings.open if "intra_node" in one.answer.option]
-    assert "--set cluster.intra_node=pcie4_across" in ways
+    assert f"--set cluster.intra_node={asked}" in ways
     assert "for the bus" in found.summary()
     assert "the network" not in found.summary()
     assert "NCCL_DEBUG=INFO" in found.summary().splitlines()[1]  # the check that decides
-    then = advice(ask(None, Words(**words), [*few, "cluster.intra_node=pcie4_across"]))
+    then = advice(ask(None, Words(**words), [*few, f"cluster.intra_node={answer}"]))
     assert not any("intra_node" in one.answer.option for one in then.findings.open)
     assert "NCCL_DEBUG" not in then.summary()
 

@@ -125,6 +125,19 @@ def test_few_points_have_ranges_and_many_are_told_of_maps(result: Result) -> Non
         assert any(text.startswith(" draws maps") for text in page.texts) != ranged
 
 
+def test_every_row_of_a_sweep_has_its_own_number_of_nodes(result: Result) -> None:
+    """A point of several sizes has a row for each, whether the sizes are in the grid or not."""
+    sizes = [row.nodes for row in result.rows]
+    assert len(set(sizes)) > 1
+    grids: dict[str, Any] = {"cluster.network": ["1gbe", "10gbe"], "cluster.nodes": [sizes, 32]}
+    for key, values in grids.items():
+        points = tuple(SweepPoint(values={key: value}, result=result) for value in values)
+        swept = SweepResult(grid={key: values}, versions={"gcsim": "1"}, points=points)
+        heading, *rows = Page(sweep_page(swept, COMMAND)).tables[1]
+        column = [text for text, _ in heading].index("nodes")
+        assert [int(row[column][0]) for row in rows] == sizes * 2
+
+
 def test_points_of_alike_labels_stand_apart(result: Result) -> None:
     """Values that differ in what a label has no room for."""
     (chart,) = Page(sweep_of_mappings(result)).charts

@@ -59,9 +59,7 @@ def test_a_method_that_missed_its_target_is_not_followed() -> None:
 
 
 @pytest.mark.long
-def test_advice_costs_less_than_always_the_same_method(
-    report_of: Callable[[str], Report],
-) -> None:
+def test_advice_costs_less_than_always_the_same_method(report_of: Callable[[str], Report]) -> None:
     regrets = report_of("regret").findings.regrets
     found = {one.rule: one for one in regrets if one.source == IN_ALL}
     assert list(found) == list(RULES)

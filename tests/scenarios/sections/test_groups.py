@@ -323,7 +323,7 @@ def test_batches_by_speed_are_offered_where_whole_samples_differ(batch: int, nar
     groups = [
         {
             "device": name,
-            "nodes": 1,
+            "workers": 1,
             "batch_size": batch,
             "forward_s": time,
             "backward_s": 0.0,
@@ -355,14 +355,18 @@ def test_the_bottleneck_is_the_slowest_worker_of_all_groups(tmp_path: Path) -> N
 
 
 def test_a_row_counts_every_groups_samples(tmp_path: Path) -> None:
-    usual, small = result(tmp_path), result(tmp_path, "cluster.groups.1.batch_size=16")
-    for found, samples in ((usual, 6 * 64), (small, 2 * 64 + 4 * 16)):
+    for change, workers, samples in (
+        ((), 6, 6 * 64),
+        (("cluster.groups.1.batch_size=16",), 6, 2 * 64 + 4 * 16),
+        (("cluster.groups.1.devices_per_node=4", "cluster.groups.1.device=k80"), 10, 10 * 64),
+    ):
+        found = result(tmp_path, *change)
         row = found.rows[0]
-        assert row.workers == 6
+        assert row.workers == workers == sum(one["workers"] for one in found.provenance["groups"])
         assert row.throughput_samples_per_s * row.iteration_s == pytest.approx(samples)
         # of what the devices compute alone: each group's samples over its own passes
         alone = sum(
-            2 * one["nodes"] * one["batch_size"] / (one["forward_s"] + one["backward_s"])
+            one["workers"] * one["batch_size"] / (one["forward_s"] + one["backward_s"])
             for one in found.provenance["groups"]
         )
         assert row.scaling_efficiency == pytest.approx(

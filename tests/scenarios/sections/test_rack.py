@@ -160,6 +160,13 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
             "cluster.nics_per_node: error: 8 NICs per node on",
         ),
         (
+            "network: infiniband_ndr",
+            "network: {like: 400gbe_roce, switch_adds: 1}",
+            "a.yaml:10:45: error: cluster.network.switch_adds with 400gbe_roce, which has no "
+            "SHARP, NCCL's sums in switches between nodes; leave it out, or write network: "
+            "{like: infiniband_ndr, switch_adds: 1}",
+        ),
+        (
             "intra_node: nvlink4",
             "intra_node: {like: nvlink4, switch_adds: 2}",
             "cluster.intra_node.switch_adds",

@@ -426,6 +426,8 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
         ("  iterations: 50", "  iterations: 0", "a.yaml:28:15: error: training.iterations = 0: "
          "must"),
         # faults
+        ("  faults:", "  failures: {mtbf: 0 h, restart: 1 min, checkpoint: 1 min}\n  faults:",
+         "training.failures.mtbf: 0 h is zero; it must be more; for example 2000 h"),
         ("horizon: 1 h", "horizon: 0 h", "a.yaml:29:21: error: training.faults.horizon: 0 h is "
          "zero"),
         ("horizon: 1 h, ", "", "a.yaml:29:3: error: key 'horizon' is missing in training.faults"),

@@ -39,6 +39,13 @@ def test_seeds_that_agree_differ_by_what_evaluations_hide() -> None:
     assert math.log(high / 2) == pytest.approx(0.0645 * 1.1547 * 1.886, rel=0.03)
 
 
+def test_two_seeds_in_one_world_have_a_finite_band() -> None:
+    """Without draws, too, the ends are Student's percentiles: 3.078 with one degree of freedom."""
+    low, high = band([np.full(2, 2.0)] * 2, grain(20, 20, 20))
+    assert low * high == pytest.approx(4, rel=1e-3)
+    assert math.log(high / 2) == pytest.approx(math.sqrt(1 / 6) * math.sqrt(1.5) * 3.078, rel=0.03)
+
+
 def test_a_seed_that_does_not_reach_the_target_is_in_the_band_as_nothing() -> None:
     gains = [np.full(65, 2.0), np.full(65, 2.2), np.zeros(65)]
     assert band(gains, 0.1) == pytest.approx((0, 2.2))

@@ -45,7 +45,7 @@ CLOCK = {
     "training.noise", "training.iterations", "training.framework", "training.loop", "training.code",
     "training.exposed", "training.exposed_range", "training.failures", "training.checkpointing",
     "training.flash_attention", "training.sequence", "training.optimizer_state",
-    "training.device_memory", "training.strategy", "training.gathered", "training.secondary",
+    "training.device_memory", "training.strategy", "training.secondary",
     # the gradients that a run compresses: trajectories have gradients of their own
     "gradients.workers", "gradients.warmup_steps", "gradients.iterations",
     "gradients.learning_rate", "gradients.momentum", "gradients.device", "gradients.source",
@@ -113,6 +113,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "training.gradients": ("training.gradients=bf16", "training.gradients"),
     "training.local_steps": ("training.local_steps=4", "training.local_steps"),
     "training.between": ("training.between=nodes", "training.between"),
+    "training.gathered": ("training={strategy: zero3, gathered: int8}", "training.gathered"),
     "training.faults": (
         "training.faults={horizon: 1 h, restart: 1 s, deaths: [{node: 0, at: 1 min}]}",
         "training.faults",
@@ -212,6 +213,8 @@ def test_a_setting_that_training_cannot_follow_is_refused_with_place_and_hint(
     ("change", "place", "says"),
     [
         ("training.precision=fp16", "training.precision", "training.precision=bf16"),
+        ("training.strategy=hsdp", "training.strategy", "strategy=zero3"),  # nodes exchange
+        ("train.patience=3", "train.patience", "4 steps have 2 evaluations, not 3"),
         ("train.clip=0", "train.clip", "greater than 0"),
         ("train.clip=-1.0", "train.clip", "greater than 0"),
     ],
@@ -220,7 +223,7 @@ def test_what_cannot_be_trained_is_said_before_training(
     change: str, place: str, says: str, file: Path
 ) -> None:
     with pytest.raises(InputError) as caught:
-        train(load_scenario(file, [change]))
+        train(load_scenario(file, ["cluster.devices_per_node=2", change]))
     (problem,) = caught.value.problems
     assert place in problem.place
     assert says in f"{problem.message}; {problem.hint}"

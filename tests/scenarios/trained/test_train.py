@@ -95,6 +95,18 @@ def test_steps_are_those_of_the_trajectories_and_seconds_those_of_a_run(scenario
             assert found.seconds_to_target == pytest.approx(seconds, rel=1e-9)
 
 
+def test_steps_do_not_repeat_the_making_of_a_methods_state(tmp_path: Path) -> None:
+    """A run averages local SGD's first five steps, the first of which makes its vectors; over a
+    training that is one step of forty, so its steps are shorter."""
+    local = "compressors=[none, {kind: local_sgd, interval: 5, momentum: 0, label: local}]"
+    changes = local, "train.steps=40", "train.target={loss: 9}", "uncertainty.draws=0"
+    scenario = loaded(tmp_path, *changes)
+    predicted = run(replace(scenario, train=None), cache=False).rows[-1]
+    found = row(train(scenario), "local").iteration_s
+    assert predicted.label == "local"
+    assert 0.95 * predicted.iteration_s < (found or 0.0) < predicted.iteration_s
+
+
 def test_the_code_of_another_library_has_its_own_seconds(tmp_path: Path) -> None:
     """Two codes of one method take the same steps, each with the iteration of `gcsim run`."""
     two = "compressors=[none, fp16, {kind: fp16, implementation: horovod, label: horovod}]"

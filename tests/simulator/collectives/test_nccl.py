@@ -154,6 +154,19 @@ def test_the_tuner_knows_neither_latency_nor_goodput() -> None:
         assert nccl.choose("all_reduce", nbytes, slow) == nccl.choose("all_reduce", nbytes, TEN)
 
 
+@pytest.mark.parametrize(("devices", "bound"), [(4, True), (1, False)])
+def test_between_nodes_a_bus_that_every_channel_passes_bounds_the_rate(
+    devices: int, bound: bool
+) -> None:
+    fast, as_the_bus = (link(rate) for rate in (5e10, float(BUS.bandwidth)))
+    for mode in TREES_AND_RINGS:
+        one, other = (
+            nccl.predicted(mode, "all_reduce", 1 << 24, cluster(16, devices, network))
+            for network in (fast, as_the_bus)
+        )
+        assert (one == other) is bound
+
+
 def test_a_tuner_that_is_off_by_a_third_changes_its_mind_near_the_border_only() -> None:
     """Near: where the best ring's prediction is within that factor of the best tree's."""
 
