@@ -488,6 +488,8 @@ def test_the_bus_of_a_device_is_a_link() -> None:
     assert catalog.device("v100_pcie").bus is None
     assert catalog.device("h200").bus == catalog.device("h100_sxm").bus == "nvlink4"
     assert catalog.device("mi300x").bus == "xgmi"
+    for name in ("rtx_2080_ti", "rtx_4090"):  # no peer access: nccl-tests issue 117
+        assert str(catalog.device(name).bus).endswith("_host"), name
 
 
 def test_a_device_has_the_memory_that_its_title_names() -> None:
