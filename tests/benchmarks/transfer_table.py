@@ -3,8 +3,8 @@
     python tests/benchmarks/transfer_table.py [--threads N] [--quick] > docs/kernel-transfer.md
 
 Calibrates this machine as `gcsim calibrate device` does, times every compressor of the registry
-directly at three sizes on other data, and estimates the time of the meter's counts. With one thread the clock is
-CPU time, which excludes the turns of other processes.
+directly at three sizes on other data, and estimates the time of the meter's counts. With one thread
+the clock is CPU time, which excludes the turns of other processes.
 """
 
 import argparse
@@ -36,7 +36,7 @@ CALIBRATION_SECONDS = 120.0
 
 HEAD = """# Estimated and measured times of kernels
 
-gcsim meters a compressor (kernels and bytes, on any machine) and estimates the time of the counts on a device.
+gcsim meters a compressor (kernels and bytes, on any machine) and estimates its time on a device.
 This page checks the estimates on a CPU, where every compressor can also be timed directly.
 Three kinds of estimates:
 
