@@ -106,6 +106,7 @@ Text = Annotated[str, Limits(least=1)]
 Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
 """Factor on a time or an amount. Above the limit, a step would take days."""
 Variation = Annotated[Fraction, Limits(least=0, most=10)]  # standard deviation over mean
+Passes = Annotated[Fraction, Limits(least=0, most=1000)]  # reads and writes of the same data
 Probability = Annotated[Fraction, Limits(least=0, most=1)]
 Part = Annotated[Fraction, Limits(least=0, below=1)]  # part of a whole that never takes all of it
 

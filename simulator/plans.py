@@ -111,6 +111,8 @@ class Planner:
         compute = self._compute
         if any(exchange.collectives for exchange in step.exchanges):
             compute = compute.scaled(longest(training.noise, self._cluster.workers))
+        workers, devices = self._cluster.workers, self._cluster.devices_per_node
+        shards = {"ddp": 1, "hsdp": devices}.get(training.strategy, workers)
         return StepPlan(
             compute=compute.delayed(training.waits),
             buckets=self._buckets(step.exchanges, around or [0] * len(step.exchanges)),
@@ -118,7 +120,7 @@ class Planner:
             in_turn=self._in_turn,
             side_slowdown=training.side_slowdown,
             slots=training.concurrent_collectives,
-            optimizer=picoseconds(training.optimizer),
+            optimizer=picoseconds(training.optimizer) or compute.optimizer // shards,
             accumulation=training.accumulation,
             input_batch=0 if loading is None else picoseconds(loading.batch),
             prefetch=1 if loading is None else loading.prefetch,

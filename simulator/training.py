@@ -138,9 +138,9 @@ class Framework(fields.Setting):
     per_bucket_range: fields.RangeOf[fields.Seconds] = None
     per_step: fields.Seconds = Fraction(0)  # seconds per step with an exchange between nodes
     per_step_range: fields.RangeOf[fields.Seconds] = None
-    passes: fields.Variation = Fraction(0)
+    passes: fields.Passes = Fraction(0)
     """Number of reads and writes of each stored gradient, at the rate of `streaming` kernels."""
-    passes_range: fields.RangeOf[fields.Variation] = None
+    passes_range: fields.RangeOf[fields.Passes] = None
 
     @property
     def free(self) -> bool:

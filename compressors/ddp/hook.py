@@ -65,7 +65,7 @@ from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import Method, checked
 from gcsim.compressors.participation import participate
-from gcsim.compressors.registry import compressor_class
+from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.compressors.requests import tensors_sent
 from gcsim.compressors.streams import Beside, Clock, clock_of
 from gcsim.errors import InputError
@@ -176,9 +176,12 @@ def _method(
         kind, in_name = method_named(compressor)
         cls, given = compressor_class(kind), {**in_name, **given}
     else:
-        kind, cls = compressor.__name__, compressor
+        cls = compressor
         if not issubclass(cls, Compressor):
-            raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
+            raise InputError(f"{cls.__name__} is not a subclass of gcsim.Compressor")
+        path = f"{cls.__module__}:{cls.__name__}"
+        shipped = {f"gcsim.compressors.{target}": name for name, target in REGISTRY.items()}
+        kind = shipped.get(path, path)  # as a scenario names it
     chosen = checked(kind, cls, given).of_steps(steps)
     require_ddp_support(kind, *chosen)
     return _Method(kind, chosen)

@@ -37,6 +37,7 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.groups import bring_to_form
+from gcsim.scenarios.sections.recorded import micro_batches
 from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
 from gcsim.traces.models.table import table_facts
 from gcsim.traces.profile import TrafficProfile
@@ -425,6 +426,8 @@ def _settings(said: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
         manifest = read_manifest(trace)
         data["batch_size"] = manifest.facts.samples_per_worker
         data["gradients"] = {"source": "recorded", "trace": str(trace.resolve())}
+        if (batches := micro_batches(manifest)) > 1:
+            data["training"] = {"accumulation": batches}
     elif model is not None:
         data |= setting(model)
     else:

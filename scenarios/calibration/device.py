@@ -212,7 +212,7 @@ def _device(
     return Device(
         name=name,
         title=machine.title(kind),
-        processor="gpu" if kind == "cuda" else None,
+        processor="gpu" if kind == "cuda" else "cpu",
         kernels=rates,
         training={times.model: _training(times, conditions) for times in steps},
         effective_flop_rate=four_digits(middle),

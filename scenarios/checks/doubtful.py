@@ -371,7 +371,7 @@ def _idle_processors(
         why = f": no known figure of {chosen.transport} differs between generations"
         yield "cluster.collectives.library", why, "leave it out", chosen.library
     if (stated.get("training") or {}).get("on_host"):
-        yield from _on_host(cluster, training)
+        yield from _on_host(stated.get("compute") or {}, cluster, training)
 
 
 def warn_of_idle_sums(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> None:
@@ -450,7 +450,7 @@ def _sums(cluster: Cluster) -> Iterator[Idle]:
         yield "cluster.sums", why, "leave it out, or set all_reduce to another algorithm"
 
 
-def _on_host(cluster: Cluster, training: Training) -> Iterator[Idle]:
+def _on_host(compute: Mapping[str, Any], cluster: Cluster, training: Training) -> Iterator[Idle]:
     host, setting = cluster.host, "training.on_host"
     if host is None or host.cores == MANY:
         yield setting, ": the number of cores is unknown", "set cluster.host.cores"
@@ -458,7 +458,11 @@ def _on_host(cluster: Cluster, training: Training) -> Iterator[Idle]:
         together = cluster.workers if host.ranks == "all" else cluster.devices_per_node
         why = f": each worker of a machine ({together} on {host.cores} cores) has one to itself"
         yield setting, why, "leave it out, or set cluster.host.cores"
-    elif "optimizer" in training.on_host and not training.optimizer:
+    elif (
+        "optimizer" in training.on_host
+        and not training.optimizer
+        and not compute.keys() & {"recorded", "profile"}
+    ):
         why = " on the optimizer: its time is 0, or part of the backward pass"
         yield setting, why, "set training.optimizer, or leave optimizer out"
 

@@ -245,6 +245,10 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
     together = min(nics) if transport in _ALL_NICS else 1
     sizes = _sizes(section)
     groups, networks, buses = _groups(section, built, batch_size, together)
+    if collectives.host_staging is None and all(
+        device.processor == "cpu" for device in [built, *(group.device for group in groups)]
+    ):
+        collectives = replace(collectives, host_staging=False)  # tensors are there already
     crossed = [bus for bus, devices in zip(buses, sizes, strict=True) if devices > 1]
     network, bus = _slowest(networks), _slowest(crossed or buses)
     if collectives.ring_over_tree_range:

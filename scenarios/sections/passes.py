@@ -9,7 +9,7 @@ from gcsim.compressors.bucket import BucketLayout
 from gcsim.errors import InternalError
 from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, RecordedGradients, Scenario
 from gcsim.scenarios.sections.model_table import known_parameters
-from gcsim.scenarios.sections.recorded import warn_once
+from gcsim.scenarios.sections.recorded import micro_batches, warn_once
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.kineto.iterations import check_profile, examine_profile
 from gcsim.traces.profile import PassTimes, TrafficProfile
@@ -54,7 +54,7 @@ def _passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
 
 def check_passes(scenario: Scenario) -> None:
     """Raise `InputError` for named times that are unusable, as far as is known without the model;
-    warn of a trace of one worker, or of other buckets than simulated."""
+    warn of a trace of one worker, or of other buckets or micro-batches than simulated."""
     compute, gradients = scenario.compute, scenario.gradients
     if isinstance(gradients, RecordedGradients):
         manifest = read_manifest(gradients.trace)
@@ -70,6 +70,12 @@ def check_passes(scenario: Scenario) -> None:
                 "holds the gradients of one worker: errors (NMSE) are those of a single worker's "
                 "update, not of the mean over workers; record several with workers=N, or under "
                 "DistributedDataParallel",
+            )
+        if (summed := micro_batches(manifest)) > 1 == scenario.training.accumulation:
+            warn_once(
+                gradients.trace,
+                f"each gradient is the sum of {summed} micro-batches, but training.accumulation is "
+                f"1; set training.accumulation={summed}",
             )
         if manifest.buckets is not None:
             _compare(gradients.trace, _elements(manifest.parameters, manifest.buckets), layouts)

@@ -14,7 +14,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.sections.file import RECORDED, ScenarioFile
 from gcsim.traces.models.registry import MODELS, ModelEntry
-from gcsim.traces.storage.manifest import read_manifest
+from gcsim.traces.storage.manifest import Manifest, read_manifest
 
 _LOG = logging.getLogger(__name__)
 _REPLAY = "replay a trace: gradients: {source: recorded, trace: FOLDER}"
@@ -45,6 +45,12 @@ def recorded_model(trace: Path) -> tuple[ModelEntry | None, list[Problem]]:
 def is_recorded(model: ModelEntry) -> bool:
     """Whether the model comes only from a trace."""
     return model.build is None and not model.layers
+
+
+def micro_batches(manifest: Manifest) -> int:
+    """Return the number of micro-batches whose gradients a recording sums in each iteration."""
+    recorded = manifest.source.get("micro_batches", 1)
+    return recorded if isinstance(recorded, int) else 1
 
 
 @functools.lru_cache

@@ -1,7 +1,8 @@
 """Times of forward and backward, and when each bucket's gradient is ready.
 
 The user's own measurement takes precedence over the catalogue's step time (`step_time.py`), which
-is split by the device's measured ratio of backward to forward; the optimiser counts as backward.
+is split by the device's measured ratio of backward to forward; the optimiser counts as backward,
+except what was measured after the last gradient: it waits for the exchanges.
 
 A bucket is ready when its last gradient is. If that was not measured, the backward pass visits
 layers in reverse order, each for a time in proportion to its FLOPs (or parameters, if the FLOPs are
@@ -29,10 +30,12 @@ class ComputeTimes:
     """A worker's forward and backward pass."""
 
     forward: Picoseconds
-    backward: Picoseconds  # optimiser included
+    backward: Picoseconds  # optimiser included, unless `optimizer` has it
     parts: tuple[Picoseconds, ...]
     """Time by bucket from when the previous one is ready (or the end of forward) until it is."""
     provenance: str
+    optimizer: Picoseconds = 0
+    """Time measured from the last gradient to the end of the iteration."""
     estimate: bool = False  # this model was not measured on this device, by user or catalogue
     figures: tuple[tuple[str, float], ...] = ()
     """The catalogue's coefficients that were used, by name with unit."""
@@ -47,8 +50,8 @@ class ComputeTimes:
 
     @property
     def total(self) -> Picoseconds:
-        """Duration of both passes."""
-        return self.forward + self.backward
+        """Duration of both passes and the optimizer."""
+        return self.forward + self.backward + self.optimizer
 
     @property
     def rest(self) -> Picoseconds:
@@ -64,6 +67,7 @@ class ComputeTimes:
             self,
             forward=round(self.forward * factor),
             backward=round(self.backward * factor),
+            optimizer=round(self.optimizer * factor),
             parts=tuple(end - start for start, end in pairwise(ends)),
         )
 
@@ -103,9 +107,11 @@ def training_times(
     else:
         times = _ready(model, buckets, backward)
     ready = [0, *accumulate(times, max)]
+    optimizer = 0 if measured is None or measured.ready is None else backward - ready[-1]
     return ComputeTimes(
         forward=forward,
-        backward=backward,
+        backward=backward - optimizer,
+        optimizer=optimizer,
         parts=tuple(after - before for before, after in pairwise(ready)),
         provenance=provenance,
         estimate=estimate,

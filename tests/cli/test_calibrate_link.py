@@ -15,6 +15,7 @@ from gcsim import calibrate_link
 from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.measurements.collectives import Measurement, Stated
 from gcsim.analysis.calibration.measurements.reading import read
+from gcsim.api import run
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.host import Sums
@@ -70,6 +71,39 @@ def test_from_a_log_to_a_scenario(here: Path) -> None:
     assert code == 0
     assert "in a scenario network: my_link.yaml" in " ".join(out.split())
     assert sorted(path.name for path in here.iterdir()) == ["a.yaml", "log.txt", "my_link.yaml"]
+
+
+def test_a_fitted_link_gives_a_scenario_the_fitted_times_as_the_command_says(here: Path) -> None:
+    """Ranks on one machine measure `intra_node`; Gloo's times include what the host adds."""
+    scenario = """
+model: {{name: one, layers: [{{name: w, shape: [1024, 256], forward_flops: 1}}]}}
+batch_size: 1
+gradients: {{source: synthetic}}
+compute: {{forward: 1 ms, backward: 1 ms}}
+training: {{framework: none}}
+uncertainty: {{draws: 0}}
+compressors: [none]
+cluster: {{device: {device}, collectives: {{transport: {transport}}}, {where}}}
+"""
+    for transport, device, nodes, each, use in (
+        ("nccl", "a100_sxm_80gb", 1, 4, "intra_node: my_link.yaml"),
+        ("gloo", "cpu_2core", 4, 1, "network: my_link.yaml, host: none, sums: none"),
+    ):
+        rows = [f"all_reduce,4,{4**k << 10},{2e-4 + 4**k * 3e-6}" for k in range(7)]
+        (here / "m.csv").write_text("\n".join(["collective,ranks,bytes,seconds", *rows]))
+        options = ("--algorithm", transport, "--devices-per-node", str(each), "-o", "my_link.yaml")
+        code, out, err = gcsim("calibrate", "link", "m.csv", *options)
+        assert code == 0
+        assert all(setting in err for setting in use.split(", "))
+        where = f"nodes: {nodes}, devices_per_node: {each}, {use}"
+        where += ", network: 10gbe" * (nodes == 1)
+        text = scenario.format(device=device, transport=transport, where=where)
+        (here / "b.yaml").write_text(text)
+        (row,) = run("b.yaml").rows
+        line = next(line for line in out.splitlines() if " 1,048,576 " in line)
+        _, fitted, unit, _ = line.rsplit(maxsplit=3)
+        assert unit == "ms"
+        assert row.communication_s == pytest.approx(float(fitted) / 1e3, rel=1e-3)
 
 
 def test_iperf3_and_ping_make_a_link_with_ranges(here: Path) -> None:

@@ -114,6 +114,7 @@ def fit_and_report(
     from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report
     from gcsim.files import write_text
     from gcsim.scenarios.sections.named_files import names_a_file
+    from gcsim.scenarios.sections.transports import transports
 
     if output is not None and not names_a_file(str(output)):
         message = "a scenario recognises a link file by its ending"
@@ -152,13 +153,19 @@ def fit_and_report(
     for warning in warnings(found):
         say(f"warning: {warning}")
     if output is not None:
-        comments = "".join(f"# {line}\n" for line in (*within, *additions))
+        alone = all(point.devices_per_node == point.ranks for point in points)
+        key = "intra_node" if alone else "network"
+        use = (
+            f"in a scenario: {key}: {output}, with the transport that was measured "
+            "(cluster.collectives.transport)"
+        )
+        if any(point.algorithm in transports() for point in points):
+            sums = "" if rates else " and cluster.sums: none"
+            use += f", cluster.host: none{sums}: the measured times include them"
+        comments = "".join(f"# {line}\n" for line in (use, *within, *additions))
         text = entry(found, readings, date=today, command=command)
         write_text(output, comments + text)
-        say(
-            f"wrote {output}; in a scenario: network: {output}, with the transport that was "
-            "measured (cluster.collectives.transport)"
-        )
+        say(f"wrote {output}; {use}")
 
 
 def _collective(word: str | None) -> Collective | None:

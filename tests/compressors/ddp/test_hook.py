@@ -58,6 +58,13 @@ def test_a_compressor_is_named_in_any_form(hook: Any, alone: None) -> None:
     assert [piece.name for piece in registered.layouts[0].slices] == ["bias", "weight"]
 
 
+def test_a_class_has_the_name_that_a_scenario_gives_it() -> None:
+    # `gcsim compare` and a saved state find the method by this name
+    assert gcsim.ddp_hook(TopK, ratio=0.1).kind == "topk"
+    own = type("Own", (TopK,), {"__module__": "my_methods"})
+    assert gcsim.ddp_hook(own, ratio=0.1).kind == "my_methods:Own"
+
+
 def test_each_bucket_goes_by_the_method_it_was_given_and_what_it_sends_is_counted(
     alone: None, tmp_path: Path
 ) -> None:

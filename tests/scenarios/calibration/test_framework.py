@@ -40,7 +40,9 @@ def test_a_scenario_takes_what_is_printed() -> None:
     costs: dict[Any, device.CodeCost] = dict.fromkeys(
         device.CODES, device.CodeCost(2e-5, 1.5e-4, 1e-10)
     )
-    for streaming, passes in ((2e10, {2.0}), (None, {4.0, 8.0})):  # the catalogue's where None
+    # the catalogue's where None; 100 passes: the short tensors of --quick stay in a fast cache
+    costs_of_passes = ((2e10, {2.0}), (1e12, {100.0}), (None, {4.0, 8.0}))
+    for streaming, passes in costs_of_passes:
         setting = yaml.safe_load(device.as_setting(costs, streaming))["training.framework"]
         section = TRAINING.section.model_validate({"framework": setting}).framework
         assert not isinstance(section, str)

@@ -20,7 +20,7 @@ gradients: {source: synthetic, workers: 2, iterations: 2}
 uncertainty: {draws: 0}
 compressors: [none, {kind: 'own_one:Mine'}]
 """
-TRAIN = "train: {task: digits, workers: 2, steps: 2, evaluate_every: 2, target: {accuracy: 0.01}}"
+TRAIN = "train: {task: digits, workers: 2, steps: 2, evaluate_every: 1, target: {accuracy: 0.01}}"
 HEAD = """
 import torch
 from gcsim.compressors.base import About, Compressor

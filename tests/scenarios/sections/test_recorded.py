@@ -15,8 +15,10 @@ import gcsim
 from gcsim.cli.check import lines
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.errors import InputError
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.result import Row
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.sections import recorded
 from gcsim.scenarios.sections.passes import measured_passes
@@ -105,7 +107,7 @@ def test_a_recorded_model_is_replayed_without_its_code(scenario: Path) -> None:
     times = times_of(scenario)
     for row in result.rows:
         assert picoseconds(row.forward_s) == picoseconds(times.forward)
-        assert row.backward_s == pytest.approx(times.backward, abs=1e-11)
+        assert row.backward_s + row.optimizer_s == pytest.approx(times.backward, abs=1e-11)
     assert "recorded on CPU" in result.provenance["compute"]["source"]
     assert result.provenance["gradients"]["model"] == "Mine"
 
@@ -119,19 +121,50 @@ def test_what_is_resolved_loads_to_the_same(scenario: Path, tmp_path: Path) -> N
 
 
 def test_recorded_times_decide_when_a_bucket_leaves(scenario: Path) -> None:
-    """What is exchanged long before the backward pass ends is hidden, at its end it is not."""
+    """What is exchanged long before the backward pass ends is hidden, at its end it is not. The
+    optimizer, recorded after the last gradient, waits for all exchanges and runs once a step."""
     trace = scenario.parent / "trace"
-    found = []
-    for at in (0.5, 2.0):
-        times = PassTimes(forward=1.0, backward=2.0, ready=(at,) * 4, source="by hand")
-        rewrite(trace, passes=times)
-        rows = gcsim.run(load_scenario(scenario)).rows
-        found.append(next(row for row in rows if row.compressor == "none" and row.nodes == 4))
-    early, late = found
-    assert early.exposed_communication_s == 0
-    assert late.exposed_communication_s == late.communication_s > 0
-    longer = late.iteration_s - early.iteration_s
-    assert longer == pytest.approx(late.communication_s, abs=1e-10)
+
+    def dense(first: float, *more: str) -> Row:
+        """Predict with the second layer's gradients after `first` seconds, the others after 2."""
+        ready = (2.0, 2.0, first, first)
+        rewrite(trace, passes=PassTimes(forward=1.0, backward=5.0, ready=ready, source="by hand"))
+        # 804 elements of the second layer fill the first bucket
+        found = load_scenario(scenario, ["ddp={first_bucket: 3 kB, bucket: 3 kB}", *more])
+        rows = gcsim.run(found).rows
+        return next(row for row in rows if row.compressor == "none" and row.nodes == 4)
+
+    early, late = dense(0.5), dense(2.0)
+    assert 0 < early.exposed_communication_s < late.exposed_communication_s
+    for row in (early, late):
+        assert row.backward_s == 2
+        assert row.optimizer_s == 3
+        whole = 1 + 2 + row.encode_s + row.exposed_communication_s + row.decode_s + 3
+        assert row.iteration_s == pytest.approx(whole, abs=1e-10)
+    assert dense(0.5, "training.strategy=zero1").optimizer_s == 3 / 4  # of four workers
+    four = dense(0.5, "training.accumulation=4")
+    more = four.iteration_s - early.iteration_s
+    assert more == pytest.approx(3 * (1 + 2), abs=1e-10)
+
+
+def test_a_recording_of_sums_asks_for_as_many_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two backward passes between two steps of the optimizer are one exchange."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recorded.warn_once.cache_clear()
+    with gcsim.record(model := Mine(), tmp_path / "trace", iterations=1, quiet=True) as recording:
+        for _ in range(2):
+            model(torch.randn(8, 30)).square().mean().backward()
+        recording.step()
+    words = Words(device="v100", nodes=2, network="1gbe")
+    assert ask(str(tmp_path / "trace"), words).scenario.training.accumulation == 2
+    path = tmp_path / "mine.yaml"
+    path.write_text(SCENARIO.replace("compute: {recorded: true}\n", ""))
+    check_trace(load_scenario(path, ["training.accumulation=2"]))
+    assert "micro-batches" not in caplog.text
+    check_trace(load_scenario(path))
+    assert "set training.accumulation=2" in caplog.text
 
 
 def test_what_a_stranger_wrote_into_a_manifest_ends_a_command_with_exit_2(scenario: Path) -> None:
