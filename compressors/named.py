@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gcsim.compressors.registry import REGISTRY
+from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError, did_you_mean
 from gcsim.names import compact, pieces, say
 
@@ -74,6 +74,7 @@ _PARAMETERS = (
     ("ratio", r"(?:ratio)?\s*=?\s*(\d+(?:\.\d+)?)\s*(?:%|per ?cent)"),
     ("rank", r"(?:rank|r)[\s=-]*(\d+)"),
     ("bits", r"(\d+)[\s-]*bits?"),
+    ("steps", r"(\d+)[\s-]*steps?"),
     ("number", r"(?:ratio[\s=]*)?(\d+(?:\.\d+)?(?:e-\d+)?)"),
 )
 """Patterns of the parameter in a name, in the order in which they are tried."""
@@ -82,6 +83,9 @@ _PLACES = tuple(
     for key, text in _PARAMETERS
     for place in (rf"[\s,(=@-]{'+' if key == 'number' else '*'}{text}\)?$", rf"^{text}[\s-]+")
 )
+
+
+_COLLECTIVE = re.compile(r"[\s,(-]+(all[\s-]?(?:reduce|gather))\)?$")
 
 
 def method_named(word: str) -> tuple[str, dict[str, Any]]:
@@ -96,6 +100,10 @@ def method_named(word: str) -> tuple[str, dict[str, Any]]:
         if found and (kind := _names().get(compact(pattern.sub("", plain)))):
             given = {_key(kind, key): _value(kind, key, float(found[1]))}
             break
+    if kind is None and (found := _COLLECTIVE.search(plain)):
+        kind = _names().get(compact(_COLLECTIVE.sub("", plain)))
+        if kind and compact(found[1]) != compact(compressor_class(kind).about.collective):
+            kind = None
     if kind is None:
         own = compact(word)
         like = [kind for kind in REGISTRY if own and _begins(own, (kind, *ALIASES.get(kind, ())))]
@@ -128,6 +136,8 @@ def _names() -> dict[str, str]:
 def _key(kind: str, key: str) -> str:
     if key == "number":
         return {"powersgd": "rank", "torch_powersgd": "rank", "qsgd": "steps"}.get(kind, "ratio")
+    if key == "steps" and kind != "qsgd":
+        return "interval"  # steps between synchronisations
     return "steps" if key == "bits" and kind == "qsgd" else key
 
 

@@ -25,6 +25,7 @@ _IDLE = re.compile(
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
 _VARIANTS = {"ti", "s", "g", "cifar"}
 """Parts of a name that mark another product: an L40S is not an L40, VGG-16 for CIFAR not VGG-16."""
+_DIGIT = re.compile(r"\d")
 _NEAR = 78  # per cent: "B200" is not a mistyped "h200", but "alexnt" is "alexnet"
 _FEW = 3  # up to this many letters, each one matters: "GH200" is not a mistyped "h200"
 _SLIPS = 8  # from this many letters, two typing errors in a run are likely
@@ -112,7 +113,10 @@ def entry_named(
                 f"{word!r} names several", hint=f"write {several[1]}, and {_NUMBER[kind]}"
             )
     hint = did_you_mean(word, _alike(word, titles), near=_NEAR)
-    if found:
+    most = {} if found else _but_one(word, titles)
+    if most and not hint.endswith("?"):
+        hint = ", ".join(f"without {left!r} it is {name}" for left, name in most.items())
+    elif found:
         hint = f"there {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
     elif not hint.endswith("?"):
         similar = _family(word, {one: titles[one] for one in titles if akin(one)})
@@ -120,6 +124,18 @@ def entry_named(
         others = "; ".join(filter(None, (f"gcsim list {kind}s has all", others)))
     joined = " " if hint.endswith("?") else "; "
     raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))
+
+
+def _but_one(word: str, titles: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the entry that all pieces of a word but one stand for, by this piece. The first piece
+    and a number name the product, so both remain."""
+    first, *rest = pieces(word) or [""]
+    others = {
+        left: " ".join((first, *rest[:place], *rest[place + 1 :]))
+        for place, left in enumerate(rest)
+    }
+    found = {left: _matches(text, titles) for left, text in others.items() if _DIGIT.search(text)}
+    return {left: names[0] for left, names in found.items() if len(names) == 1}
 
 
 def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:

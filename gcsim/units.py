@@ -107,7 +107,10 @@ def parse(text: object, dimension: Dimension, such: str | None = None) -> Fracti
     plain = _COMMA.sub(".", _PER_SECOND.sub("/s", str(text)))
     match = _QUANTITY.fullmatch(plain) if len(plain) <= _LONGEST else None
     if match is None:
-        hint = "write the number without a comma" if "," in shown else example
+        hint = example
+        if "," in shown:
+            point = f", or {shown.replace(',', '.')!r}" if shown.count(",") == 1 else ""
+            hint = f"write {shown.replace(',', '')!r}{point}"
         raise InputError(f"{shown!r} is not a {dimension}", hint=hint)
     number, unit = match.groups()
     if not unit:

@@ -85,7 +85,12 @@ def test_fifty_microseconds_are_five_times_ten_to_the_minus_five() -> None:
         ("10 Gbps", "size", "unknown unit 'Gbps'", "that is a bandwidth; write it like '25 MiB'"),
         ("10 gb", "bandwidth", "unknown unit 'gb'", "did you mean 'Gbit/s' or 'GB/s'?"),
         ("3 MB", "bandwidth", "unknown unit 'MB'", "that is a size"),
-        ("1,000 Mbit/s", "bandwidth", "'1,000 Mbit/s' is not a bandwidth", "without a comma"),
+        (
+            "1,000 Mbit/s",
+            "bandwidth",
+            "'1,000 Mbit/s' is not a bandwidth",
+            "write '1000 Mbit/s', or '1.000 Mbit/s'",
+        ),
         ("3 Ms", "time", "unknown unit 'Ms'", "did you mean 'ms'?"),
         ("3 mB/s", "bandwidth", "unknown unit 'mB/s'", "did you mean 'MB/s'?"),
         ("3 mb", "size", "unknown unit 'mb'", "did you mean 'Mbit' or 'MB'?"),

@@ -7,7 +7,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, link_facts, transport_of
@@ -26,6 +27,7 @@ from gcsim.simulator.luck import as_probability
 
 SCHEMA = 1
 _DAY = 24
+_ENDLESS = 10_000  # cells, more than any table has
 _RATIO = "gains of compression", "times of compressed steps"
 """Name of an uncertain input, and its name in the text, where its figure is a ratio of times."""
 
@@ -34,9 +36,7 @@ def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
     """Return the text of `gcsim plan` on `width` terminal cells: question, Pareto front, answer."""
     shown: list[RenderableType] = [Text(header(plan)), ""]
     if plan.front:
-        headings, lines = table(plan)
-        aligned = [heading if n < 2 else f">{heading}" for n, heading in enumerate(headings)]
-        shown += [bare_table(aligned, lines), ""]
+        shown += [_front(plan, width), ""]
     cells = max(60, min(width, WIDEST))
     for word, texts in sections(plan):
         shown += [
@@ -44,6 +44,19 @@ def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
             for line in section_lines(word, texts, cells)
         ]
     return tuple(shown)
+
+
+def _front(plan: Plan, width: int) -> Table:
+    """Return the Pareto front; where it is too wide, machines and method share a column."""
+    (machine, method, *others), lines = table(plan)
+    right = [f">{heading}" for heading in others]
+    whole = bare_table([machine, method, *right], lines)
+    if Console(width=_ENDLESS).measure(whole).maximum <= width:
+        return whole
+    stacked = [
+        [f"{machine}, {method}".replace(", ", ",\n  "), *rest] for machine, method, *rest in lines
+    ]
+    return bare_table([f"{machine},\n{method}", *right], stacked, gap=0)
 
 
 def header(plan: Plan) -> str:
@@ -64,9 +77,9 @@ def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
     divided = any(one.point.work.strategy != "ddp" for one in plan.front)
     headings = ["machines", "method", "micro-\nbatch", *(["check-\npointing"] if kept else [])]
     headings += ["strategy"] if divided else []
-    headings += ["hours", "range", "money"]
-    headings += ["P(in\ntime)"] if plan.deadline is not None else []
-    headings += ["P(in\nbudget)"] if plan.budget is not None else []
+    headings += ["hours", *(["range"] if plan.drawn else []), "money"]
+    headings += ["P(in\ntime)"] if plan.drawn and plan.deadline is not None else []
+    headings += ["P(in\nbudget)"] if plan.drawn and plan.budget is not None else []
     lines = []
     for one in plan.front:
         work, (low, high) = one.point.work, one.hours_range
@@ -79,7 +92,8 @@ def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
             [mark + machines(one) + fits, one.point.choice.label, cut,
              *([work.checkpointing] if kept else []), *([work.strategy] if divided else []),
              significant(one.point.hours),
-             f"{significant(low)}-{significant(high)}", _money(one.point.money), *chances]
+             *([f"{significant(low)}-{significant(high)}"] if plan.drawn else []),
+             _money(one.point.money), *chances]
         )  # fmt: skip
     return headings, lines
 
@@ -95,7 +109,8 @@ def sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     choice = plan.choice
     if choice is not None:
         yield "Choose", list(_choice(plan, choice))
-        yield "Measure", [_measure(plan, plan.measure)]
+        if plan.drawn:
+            yield "Measure", [_measure(plan, plan.measure)]
     else:
         yield "Choose", ["none of the offers"]
     if plan.unfit:
@@ -116,10 +131,11 @@ def _choice(plan: Plan, choice: DrawnPoint) -> Iterator[str]:
         limits = [name for name in ("deadline", "budget") if getattr(plan, name) is not None]
         how = "fastest" if limits == ["budget"] else "cheapest"
         fits = "surely fits and " if sure else ""
-        both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the draws"
+        draws = f"in at least {percent(SURE)} of the draws"
+        both = f"the {' and '.join(limits)} {draws if plan.drawn else 'with the stated inputs'}"
         least = f"the {how} that {fits}meets {both}"
-        most = f"no setting meets {both}; this one does in"
-        rest = least if met >= SURE else f"{most} {percent(as_probability(met))}"
+        this = f"does in {percent(as_probability(met))}" if plan.drawn else "is the fastest"
+        rest = least if met >= SURE else f"no setting meets {both}; this one {this}"
         yield f"{machines(choice)}, {rest}"
     if choice.point.row.fits == "perhaps":
         yield "which may not fit in its memory"

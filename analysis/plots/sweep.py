@@ -170,7 +170,7 @@ def _draw_panels(
     if turned:
         left = max(left, _tick_margin(x))
     below = 0.5 + (0.6 * _LETTER * max(map(len, x.shown)) if turned else 0.1)
-    width = max(left + columns * (wide + 0.2) + _RIGHT, 6.5)
+    width = left + columns * (wide + 0.2) + _RIGHT
     said = textwrap.wrap(f"{caption} {_caption_notes(shown)}", int((width - 0.3) / 0.062))
     apart = 0.16 + 0.16 * len(shown.panel_keys)
     bottom = below + 0.15 + _LINE * len(said)

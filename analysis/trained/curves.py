@@ -1,8 +1,8 @@
 """Training curves of all methods: the target's measure over simulated seconds.
 
 A line is the median over seeds on the largest cluster with stated inputs. Methods that reach the
-target have a separate panel; each is named at its end. The target is a line, with a mark where a
-method's median seed reaches it. Accuracy is shown as the distance from 100 %, logarithmically.
+target have a separate panel; each is named at its end. The target is a line; a mark above the axes
+is where a method's median seed reaches it. Accuracy is shown as the distance from 100 %, logarithmically.
 """
 
 from __future__ import annotations
@@ -54,15 +54,17 @@ def curves_figure(result: TrainingResult) -> Figure:
     width = sum(_BEFORE + _WIDE + room for room in rooms)
     with style.settings():
         figure = style.new_figure(width, _TALL + 1.0)
-        left = 0.0
+        left, titles, most = 0.0, [], 0
         for (title, group), room in zip(shown.items(), rooms, strict=True):
             x, y = (left + _BEFORE) / width, 0.6 / (_TALL + 1.0)
             axes = figure.add_axes((x, y, _WIDE / width, _TALL / (_TALL + 1.0)))
-            _curves(figure, axes, result, group)
+            most = max(most, _curves(figure, axes, result, group))
             name = "" if left else f"{result.scenario.get('name', 'scenario')}: "
-            axes.set_title(f"{name}{title}")
+            titles.append((axes, f"{name}{title}"))
             axes.set_ylabel(f"{_NAMES[result.measure]} on samples held out")
             left += _BEFORE + _WIDE + room
+        for axes, text in titles:
+            axes.set_title(text, pad=_MARK * (most + 1))
         return figure
 
 
@@ -71,7 +73,8 @@ def _room(rows: Sequence[TrainedRow]) -> float:
     return 0.72 + _LETTER * max(len(label_text(row)) for row in rows)
 
 
-def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
+def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> int:
+    """Draw the lines of a panel, and return the number of rows of marks above it."""
     looks, ends, marks = styles(result), {}, []
     level = level_of(result)
     for row in rows:
@@ -88,24 +91,24 @@ def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[T
         if (at := middle_of(row.seconds_to_target)) is not None and at > 0:
             marks.append((at, look | {"linestyle": "none", "markersize": _MARK, "zorder": 5}))
     axes.set_xscale("log")
-    _draw_marks(figure, axes, level, marks)
+    rows_of_marks = _draw_marks(figure, axes, marks)
     style.plain_ticks(axes.xaxis)
     _measure_axis(axes, result.measure, level, [end for _, end in ends.values()])
     seeds = plural(len(rows[0].ended), "seed")
     axes.set_xlabel(
         f"simulated seconds on {plural(rows[0].workers, 'worker')}, median of {seeds}"
-        + ("\nmark: target reached for good" if rows[0].speedup_to_target else "")
+        + ("\nmark above: target reached for good" if rows[0].speedup_to_target else "")
     )
     axes.grid(**_GRID)
     texts = {row.label: label_text(row) for row in rows}
     own = {label: style.look_of(looks[label], 1.6) for label in ends}
     write_labels(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
+    return rows_of_marks
 
 
-def _draw_marks(
-    figure: Figure, axes: Axes, level: float, marks: Sequence[tuple[float, dict[str, Any]]]
-) -> None:
-    """Draw marks at the target; one that would cover an earlier one is placed below it."""
+def _draw_marks(figure: Figure, axes: Axes, marks: Sequence[tuple[float, dict[str, Any]]]) -> int:
+    """Draw marks above the axes, off the lines; one that would cover an earlier one is placed above
+    it. Return the number of their rows."""
     low, high = axes.set_xlim(*axes.get_xlim())
     last: list[float] = []  # place in points of the last mark in each row of marks
     for at, look in sorted(marks, key=lambda mark: mark[0]):
@@ -113,8 +116,9 @@ def _draw_marks(
         lines = (line for line, before in enumerate(last) if place - before >= _MARK)
         line = next(lines, len(last))
         last[line : line + 1] = [place]
-        below = ScaledTranslation(0, -_MARK * line / 72, figure.dpi_scale_trans)
-        axes.plot([at], [level], transform=axes.transData + below, **look)
+        above = ScaledTranslation(0, _MARK * (line + 0.7) / 72, figure.dpi_scale_trans)
+        axes.plot([at], [1], transform=axes.get_xaxis_transform() + above, clip_on=False, **look)
+    return len(last)
 
 
 def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[float]) -> None:

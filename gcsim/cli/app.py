@@ -120,6 +120,7 @@ def run(
     from gcsim.analysis.write import draw_figures, write_results
     from gcsim.cli import terminal
     from gcsim.cli.progress import watching
+    from gcsim.scenarios.advice.changes import BY_SPEED
     from gcsim.scenarios.load import load_scenario
 
     with outcome.users_code():
@@ -145,12 +146,14 @@ def run(
         suffix = "10gbe" if loaded.cluster.network.bandwidth > 15e9 / 8 else "25gbe"
         change, what = f"cluster.network={suffix}", "another network"
         if loaded.cluster.groups:
-            suffix, what = ("equal" if loaded.by_speed else "by_speed"), "other batches"
-            change = f"cluster.batch={suffix}"
-        network = [*asked, "--set", change]
+            suffix, change, what = "by_speed", BY_SPEED, "other batches"
+            faster = result.advice.changes if result.advice else ()
+            if all(one.overrides != (BY_SPEED,) for one in faster):
+                return
+        other = [*asked, "--set", change]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
-        terminal.note_next([*network, *elsewhere], f"{what}{cached}")
+        terminal.note_next([*other, *elsewhere], f"{what}{cached}")
 
 
 for _command_of in (compare, explain, plot, advise, plan, train, sweep, reproduce):

@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -212,14 +213,21 @@ def push_pull_line(entry: Entry) -> str:
     )
 
 
-def two_columns(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
-    """Lay out names, at least `least` cells wide, with lines to the right of each."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, min_width=least)
-    grid.add_column(overflow="fold")
-    for name, lines in entries:
-        grid.add_row(Text(name, style="bold"), Text("\n".join(lines)))
-    return grid
+def two_columns(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Text:
+    """Lay out names, at least `least` cells wide, with lines to the right of each. Words stay whole:
+    paths and addresses are to be copied."""
+    from gcsim.analysis.report.numbers import wrapped
+
+    rows = list(entries)
+    left = max([least, *(cell_len(name) for name, _ in rows)]) + 2
+    text = Text(no_wrap=True, overflow="ignore")
+    for name, lines in rows:
+        parts = (part for line in lines for part in line.split("\n"))
+        right = [one for part in parts for one in wrapped(part, max(1, width() - left)) or [""]]
+        text.append(set_cell_size(name, left), style="bold")
+        text.append(f"\n{' ' * left}".join(right) + "\n")
+    text.right_crop(1)
+    return text
 
 
 def show_details(kind: Kind, entry: Entry) -> None:
@@ -356,7 +364,7 @@ def _flops(value: float, range_: tuple[float, float] | None) -> str:
     return f"{value / unit:.3g}{ends} {name}"
 
 
-def _training(entry: Entry) -> Table:
+def _training(entry: Entry) -> Text:
     """Return a table of training rates: measured ones, and those of the layer model."""
     rows = []
     for curve in entry["measured"]:

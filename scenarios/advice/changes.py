@@ -17,6 +17,8 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.units import exact
 
+BY_SPEED = "cluster.batch=by_speed"
+"""Change of the batches of unlike nodes."""
 LEAST = 0.01
 """Least share of some method's iteration that a listed change saves."""
 _FEW = 8
@@ -33,7 +35,7 @@ def candidates(question: Question) -> Iterator[tuple[str, tuple[str, ...], str]]
         return
     yield from _faster_links(question)
     if cluster.groups and not scenario.by_speed:
-        yield "batches in proportion to the nodes' speed", ("cluster.batch=by_speed",), ""
+        yield "batches in proportion to the nodes' speed", (BY_SPEED,), ""
     gpu = cluster.device.processor != "cpu"
     if chosen.transport != "nccl" and gpu:
         yield "NCCL", ("cluster.collectives.transport=nccl",), ""

@@ -86,13 +86,20 @@ class Plan:
     unproven: frozenset[str] = frozenset()
     """Methods assumed to take as many steps as dense training, without evidence."""
 
+    @property
+    def drawn(self) -> bool:
+        """Whether worlds are drawn; without, the stated inputs are the only one."""
+        return any(len(one.hours) > 1 for one in self.front)
+
     def probabilities(self, one: DrawnPoint) -> tuple[float | None, float | None]:
-        """Return the probabilities of meeting deadline and budget; None for one that is not set."""
-        deadline, budget = self.deadline, self.budget
-        return (
-            None if deadline is None else as_probability((one.hours <= deadline).mean()),
-            None if budget is None else as_probability((one.money <= budget).mean()),
+        """Return the probabilities of meeting deadline and budget; None for one that is not set, and
+        without drawn worlds."""
+        limits = ((one.hours, self.deadline), (one.money, self.budget))
+        deadline, budget = (
+            None if limit is None or not self.drawn else as_probability((values <= limit).mean())
+            for values, limit in limits
         )
+        return deadline, budget
 
     @property
     def choice(self) -> DrawnPoint | None:

@@ -27,7 +27,7 @@ _RDMA = re.compile(r"(?<![a-z])(?:rdma|roce)", re.IGNORECASE)
 _REMOTE = units.parse("200 Gbit/s", "bandwidth")
 _PORT = re.compile(
     r"\b(?:speed:|mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?|rdma|ena"
-    r"|gvnic|roce\s?(?:v\d)?|(?<!fast )ethernet|eth|network)(?!\w)",
+    r"|gvnic|roce\s?(?:v\d)?|(?<!fast )ethernet|eth|network|lan)(?!\w)",
     re.IGNORECASE,
 )
 """Words for a card, a plug or a protocol, which are ignored."""
@@ -41,6 +41,11 @@ _FABRIC = re.compile(r"\b(?:efa|infiniband|ib)\b", re.IGNORECASE)
 _RATE = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s+\S+|\S*/\S+)")
 """A number and a unit, known or not."""
 _BELOW_ZERO = re.compile(r"-\s*[\d.]")
+_BONDED = re.compile(
+    r"(?:bond(?:ed|ing)?|lacp)\W+(\d+) ?[x\u00d7*] ?(.+)|(\d+) ?[x\u00d7*] ?(.+?)\W+(?:bond(?:ed)?|lacp)",
+    re.IGNORECASE,
+)
+"""Several links that are used as one."""
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -54,6 +59,10 @@ def network_of(said: str) -> str | dict[str, str]:
     if both := _AND_LATENCY.fullmatch(said):
         link = network_of(both[1])
         return {**({"like": link} if isinstance(link, str) else link), "latency": both[2]}
+    if (bond := _BONDED.fullmatch(said)) and (one := _rate(bond[2] or bond[4])):
+        together = _bits(int(bond[1] or bond[3]) * one)
+        message = f"{said!r} names several links that are used as one"
+        raise InputError(message, hint=f"write their bandwidth: {together}")
     said = _LANES.sub(r"infiniband \1", said)
     plain = " ".join(_PORT.sub(" ", _GIGABIT.sub("Gb", said)).split()) or said
     if plain.isdigit() and _RDMA.search(said):  # "RoCE 25"

@@ -144,7 +144,7 @@ def _groups(scenario: Scenario) -> Iterator[dict[str, Any]]:
             "device": _device(scenario, group.device, f"groups.{number}." if number else ""),
             "network": plain_link(cluster.at_one_nic.nic(first)),
             **({"intra_node": plain_link(inside)} if cluster.crosses_intra_node else {}),
-            **({} if scenario.by_speed else {"batch_size": batch}),
+            **({} if scenario.by_speed or group.batch == 1 else {"batch_size": batch}),
         }
         first += group.nodes
 

@@ -111,13 +111,14 @@ def published() -> Iterator[str]:
     yield "## Against published figures on GPUs"
     yield ""
     yield (
-        "Encode and decode of a step, priced with the catalogue's class rates: fused kernels of a "
-        "careful implementation, not the measured code. *Unverified*: from memory of the paper. "
+        "Encode and decode of a step, estimated with the catalogue's class rates: fused kernels of "
+        "a careful implementation, not the measured code. *Unverified*: from memory of the paper. "
         "The catalogue's selection is that of current PyTorch."
     )
     yield ""
     yield (
-        "| model | method | measured on | published | priced for | priced | what differs | source |"
+        "| model | method | measured on | published | estimated for | estimated | "
+        "what differs | source |"
     )
     yield "|---|---|---|--:|---|--:|---|---|"
     for figure in FIGURES:

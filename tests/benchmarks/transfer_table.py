@@ -1,10 +1,10 @@
-"""Priced times of metered compressors against direct timings: docs/kernel-transfer.md.
+"""Estimated times of metered compressors against direct timings: docs/kernel-transfer.md.
 
     python tests/benchmarks/transfer_table.py [--threads N] [--quick] > docs/kernel-transfer.md
 
 Calibrates this machine as `gcsim calibrate device` does, times every compressor of the registry
-directly at three sizes on other data, and prices the meter's counts. With one thread the clock is
-CPU time, which excludes the turns of other processes.
+directly at three sizes on other data, and estimates the time of the meter's counts. With one thread
+the clock is CPU time, which excludes the turns of other processes.
 """
 
 import argparse
@@ -34,18 +34,18 @@ SEED = 77
 """Seed of the data for direct timings; the calibration uses other seeds."""
 CALIBRATION_SECONDS = 120.0
 
-HEAD = """# Does pricing transfer?
+HEAD = """# Estimated and measured times of kernels
 
-gcsim meters a compressor (kernels and bytes, on any machine) and prices the counts for a device.
-This page checks the prices on a CPU, where every compressor can also be timed directly.
-Three ways of pricing:
+gcsim meters a compressor (kernels and bytes, on any machine) and estimates its time on a device.
+This page checks the estimates on a CPU, where every compressor can also be timed directly.
+Three kinds of estimates:
 
 - **kernels**: by `gcsim calibrate device` on this machine, with a curve for each kernel, timed
   inside the shipped compressors on other data and at other sizes
   ({sizes} elements);
-- **others' kernels**: the same without the timings from the priced compressor: the accuracy for a
+- **others' kernels**: the same without the compressor's own timings: the accuracy for a
   method that the calibration has not seen. Kernels that it shares with others have a curve, its
-  own loops are priced by class;
+  own loops are estimated by class;
 - **classes**: only the rates of nine classes, from torch's own kernels: the accuracy of
   estimates for hardware that was not measured, given correct rates.
 
@@ -59,7 +59,7 @@ The calibration took {calibration:.0f} s, the whole page {total:.0f} s:
 
 ## Summary
 
-Errors are |priced / measured - 1| of encode and decode in every kind of step of
+Errors are |estimated / measured - 1| of encode and decode in every kind of step of
 {compressors} compressors, if it takes {shortest:.0f} us or more; tau is Kendall's.
 
 """
@@ -153,7 +153,7 @@ def page(
         ms = f"{row.measured.encode * 1e3:.3g} / {row.measured.decode * 1e3:.3g}"
         lines.setdefault((row.compressor, row.phase), {})[row.elements] = " | ".join([ms, *cells])
     sizes = sorted({row.elements for row in rows})
-    yield "| elements | pricing | times | median error | 90th percentile | tau |"
+    yield "| elements | estimate | times | median error | 90th percentile | tau |"
     yield "|--:|---|--:|--:|--:|--:|"
     for elements in sizes:
         for way in ("kernels", "others' kernels", "classes"):
@@ -164,7 +164,7 @@ def page(
             "",
             f"## {elements / 1e6:g} million elements",
             "",
-            "Encode / decode in ms, then priced / measured for both by each way of pricing.",
+            "Encode / decode in ms, then estimated / measured for both by each kind of estimate.",
             "",
             "| method | step | measured | kernels | others' kernels | classes |",
             "|---|---|--:|--:|--:|--:|",
@@ -174,8 +174,8 @@ def page(
 
 
 def _largest_errors(rows: Sequence[Direct], prices: PriceList) -> Iterator[str]:
-    """Yield the times for which pricing by kernels is off by a factor of 1.5 or more."""
-    yield "Off by a factor of 1.5 or more with pricing by kernels:"
+    """Yield the times for which the estimate by kernels is off by a factor of 1.5 or more."""
+    yield "Estimates by kernels that are off by a factor of 1.5 or more:"
     yield ""
     found = []
     for row in rows:

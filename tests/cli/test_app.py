@@ -99,6 +99,25 @@ def gcsim(*arguments: str) -> Outcome:
 # --- run: what goes where ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("fast", "offered"), [("a100_sxm_80gb", True), ("v100", False)])
+def test_batches_by_speed_are_proposed_where_they_are_faster(fast: str, offered: bool) -> None:
+    """An A100 is faster than a V100; two V100 have equal batches by speed, too."""
+    Path("unlike.yaml").write_text(
+        f"""\
+model: resnet50
+batch_size: 64
+gradients: {{source: synthetic}}
+cluster: {{network: 25gbe, groups: [{{nodes: 1, device: {fast}}}, {{nodes: 1, device: v100}}]}}
+compressors: [none]
+uncertainty: {{draws: 0}}
+"""
+    )
+    done = gcsim("run", "unlike.yaml")
+    assert done.exit_code == 0
+    assert ("cluster.batch=by_speed" in done.stderr) is offered
+    assert "cluster.network=" not in done.stderr
+
+
 @pytest.mark.usefixtures("simulated")
 def test_the_table_and_the_answer_are_stdout_and_the_rest_is_stderr() -> None:
     done = gcsim("run", SCENARIO)

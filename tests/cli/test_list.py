@@ -152,6 +152,13 @@ def test_layers_are_those_of_a_model(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_the_path_of_a_scenario_can_be_copied(columns: str) -> None:
+    """Also one longer than the room next to the names."""
+    words = invoked(["list", "scenarios"], env={"COLUMNS": columns}).stdout.split()
+    assert {entry["path"] for entry in entries(Kind.scenarios)} <= set(words)
+
+
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_every_task_is_listed_with_its_input_and_within_the_width(columns: str) -> None:
     shown = invoked(["list", "tasks"], env={"COLUMNS": columns}).stdout

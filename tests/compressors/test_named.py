@@ -34,6 +34,10 @@ from gcsim.compressors.registry import REGISTRY, compressor_class
         ("EF-SignSGD", "ef_signsgd", {}),
         ("FetchSGD", "count_sketch", {}),
         ("post-local SGD", "torch_post_local_sgd", {}),
+        ("fp16 all-reduce", "fp16", {}),
+        ("Local SGD 8 steps", "local_sgd", {"interval": 8}),
+        ("DiLoCo, 100 steps", "diloco", {"interval": 100}),
+        ("QSGD 8 steps", "qsgd", {"steps": 8}),
         ("my_module:Mine", "my_module:Mine", {}),
     ],
 )
@@ -43,7 +47,13 @@ def test_a_name_is_read(word: str, kind: str, parameters: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("1-bit", "onebit_sgd"), ("sign", "signsgd"), ("topkk", "topk"), ("quantization", "")],
+    [
+        ("1-bit", "onebit_sgd"),
+        ("sign", "signsgd"),
+        ("topkk", "topk"),
+        ("quantization", ""),
+        ("fp16 all-gather", ""),
+    ],
 )
 def test_what_is_ambiguous_is_asked_back(word: str, hint: str) -> None:
     with pytest.raises(gcsim.InputError, match="unknown compressor") as caught:

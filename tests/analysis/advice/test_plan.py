@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from gcsim.analysis.advice.plan import document, header, sections, table
+from gcsim.analysis.advice.plan import document, header, parts, sections, table
 from gcsim.scenarios.planning.choice import Measurement, Plan, planned
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.planning.search import Job
@@ -22,10 +23,12 @@ def offer(device: str, gpus: int, nodes: int, network: str = "10gbe") -> Offer:
 
 
 def plan(
-    *offers: Offer, deadline: float | None = None, sets: tuple[str, ...] = (), **job: Any
-) -> Plan:
+    *offers: Offer, deadline: float | None = None, budget: float | None = None,
+    sets: tuple[str, ...] = (), **job: Any,
+) -> Plan:  # fmt: skip
     given: dict[str, Any] = {"model": "lenet", "amount": 1e7, "batch": 4096.0, **job}
-    return planned(Job(**given, overrides=(*SETTINGS, *sets)), offers, deadline=deadline)
+    job_of = Job(**given, overrides=(*SETTINGS, *sets))
+    return planned(job_of, offers, deadline=deadline, budget=budget)
 
 
 def said(found: Plan) -> dict[str, str]:
@@ -88,6 +91,30 @@ def test_a_probability_is_the_same_in_table_and_sentence(fast: Plan) -> None:
     _, lines = table(fast)
     assert [line[-1].replace("\N{NO-BREAK SPACE}", " ") for line in lines] == ["1 %"] * len(lines)
     assert "this one does in 1\N{NO-BREAK SPACE}%" in said(fast)["Choose"]
+
+
+def test_long_names_of_machines_stay_whole_and_off_the_margin() -> None:
+    """The margin has the mark of the choice alone."""
+    names = "a100_sxm_80gb", "infiniband_ndr_of_the_old_hall"
+    long = replace(offer("a100_sxm_80gb", 8, 4, "infiniband_ndr"), name=", ".join(names))
+    found = plan(long, deadline=1.0)
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(parts(found, 80)[2])
+    lines = shown.get().splitlines()[3:]
+    assert {line[:2] for line in lines} == {"> ", "  "}
+    assert all(shown.get().count(name) == len(found.front) for name in names)
+
+
+def test_without_draws_there_is_neither_a_range_nor_a_probability() -> None:
+    """A V100 takes more than an hour for 1e12 samples."""
+    late = plan(offer("v100", 1, 1), deadline=1.0, sets=("uncertainty.draws=0",), amount=1e12)
+    headings, _ = table(late)
+    assert not {"range", "P(in\ntime)"} & set(headings)
+    assert {one["probability_in_time"] for one in document(late)["front"]} == {None}
+    assert "no setting meets the deadline with the stated inputs" in said(late)["Choose"]
+    assert "%" not in said(late)["Choose"]
+    assert "Measure" not in said(late)
 
 
 @pytest.mark.parametrize(

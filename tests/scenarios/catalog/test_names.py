@@ -107,7 +107,7 @@ UNDERSTOOD = {
     (
         "network",
         "1gbe",
-    ): "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE | GigE",
+    ): "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE | GigE | Gigabit LAN",
     ("network", "infiniband_hdr"): (
         "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand | NDR200"
         " | 200 Gb/sec (4X HDR)"
@@ -213,6 +213,29 @@ def test_a_word_without_an_entry_gets_no_wrong_suggestion(kind: str, word: str) 
 def test_a_slip_of_the_pen_is_asked_about(kind: str, word: str, name: str) -> None:
     with pytest.raises(InputError, match=f"did you mean '{name}'"):
         _named(kind, word)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "left", "name"),
+    [
+        ("device", "V100-SXM2-32GB-LS", "ls", "v100_sxm_32gb"),
+        ("device", "L40S 48GB PCIe", "pcie", "l40s"),
+        ("model", "gpt2 medium 355M", "355m", "gpt2_medium"),
+        ("model", "MobileNet V2 1.0", "1.0", "mobilenet_v2"),
+        ("model", "VGG16_bn", "bn", "vgg16"),
+    ],
+)
+def test_a_piece_too_many_is_named_with_the_entry_of_the_others(
+    kind: str, word: str, left: str, name: str
+) -> None:
+    with pytest.raises(InputError, match=f"without '{left}' it is {name}\\b"):
+        _named(kind, word)
+
+
+@pytest.mark.parametrize("word", ["bonded 2x25G", "2 x 25GbE bonded", "LACP 2x25 Gbit/s"])
+def test_links_used_as_one_are_asked_for_by_their_bandwidth(word: str) -> None:
+    with pytest.raises(InputError, match="write their bandwidth: 50 Gbit/s"):
+        _named("network", word)
 
 
 def test_the_first_digit_of_a_fraction_is_no_family() -> None:
