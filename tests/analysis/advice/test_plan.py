@@ -42,17 +42,17 @@ def fast() -> Plan:
 
 
 def test_an_offer_of_which_nothing_is_simulated_is_told_with_the_reason() -> None:
-    """8e9 parameters times 524,288 tokens are 2.5e16 FLOPs, six of each; a Raspberry Pi does less
-    than 1e10 a second, and the clock ends after 4.6e6 s."""
-    offers = offer("h100_sxm", 1, 1), offer("raspberry_pi_4b", 1, 1, "1gbe")
-    found = plan(*offers, model="llama3_8b", batch=2.0**19)
+    """7e10 parameters times 2^22 tokens are 1.8e18 FLOPs, six of each; two cores do under 3e11 a
+    second, and the clock ends after 4.6e6 s."""
+    offers = offer("h100_sxm", 1, 1), offer("cpu_2core", 1, 1, "1gbe")
+    found = plan(*offers, model="llama3_70b", batch=2.0**22)
     text = said(found)
     assert text["Choose"] == "none of the offers"
     assert ", has 80 GiB; would fit: " in text["Too small"].replace("\N{NO-BREAK SPACE}", " ")
     assert text["Too small"].startswith("h100_sxm")
-    assert "raspberry_pi_4b (offers.csv:2): 1 x 1: iteration 0 would end" in text["Left out"]
+    assert "cpu_2core (offers.csv:2): 1 x 1: iteration 0 would end" in text["Left out"]
     assert "53 days" in text["Left out"]
-    assert [one["offer"] for one in document(found)["left_out"]] == ["raspberry_pi_4b"]
+    assert [one["offer"] for one in document(found)["left_out"]] == ["cpu_2core"]
 
 
 def test_a_node_of_more_gpus_than_samples_of_a_step_is_left_out() -> None:
@@ -64,7 +64,7 @@ def test_a_node_of_more_gpus_than_samples_of_a_step_is_left_out() -> None:
 def test_the_network_and_a_memory_that_nobody_states_are_assumed(fast: Plan) -> None:
     assert "NCCL over TCP, 10gbe: latency" in said(fast)["Assumed"]
     assert "memory" not in said(fast)["Assumed"]
-    alone = said(plan(offer("raspberry_pi_4b", 1, 1, "1gbe")))["Assumed"]
+    alone = said(plan(offer("cpu_2core", 1, 1, "1gbe")))["Assumed"]
     assert "memory not checked: the device states none" in alone
     assert "TCP" not in alone
 

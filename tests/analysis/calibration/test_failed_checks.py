@@ -98,7 +98,7 @@ def test_a_collective_that_did_not_complete_is_not_timed(tmp_path: Path) -> None
         ("NVIDIA H100 PCIe", "pcie5_x16"),
         ("NVIDIA H200", "nvlink4"),
         ("NVIDIA H200 NVL", None),
-        ("NVIDIA GeForce RTX 2080 Ti", "pcie3_x16"),
+        ("NVIDIA GeForce RTX 2080 Ti", "pcie3_host"),
         ("NVIDIA L40S", "pcie4_x16"),
         ("NVIDIA Unheard-of 9000", None),
         ("", None),
