@@ -2,7 +2,8 @@
 
 A line is the median over seeds on the largest cluster with stated inputs. Methods that reach the
 target have a separate panel; each is named at its end. The target is a line; a mark above the axes
-is where a method's median seed reaches it. Accuracy is shown as the distance from 100 %, logarithmically.
+is where a method's median seed reaches it. Accuracy is shown as the distance from 100 %,
+logarithmically.
 """
 
 from __future__ import annotations

@@ -214,8 +214,8 @@ def push_pull_line(entry: Entry) -> str:
 
 
 def two_columns(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Text:
-    """Lay out names, at least `least` cells wide, with lines to the right of each. Words stay whole:
-    paths and addresses are to be copied."""
+    """Lay out names, at least `least` cells wide, with lines to the right of each. Words such as
+    paths stay whole, to be copied."""
     from gcsim.analysis.report.numbers import wrapped
 
     rows = list(entries)

@@ -92,8 +92,8 @@ class Plan:
         return any(len(one.hours) > 1 for one in self.front)
 
     def probabilities(self, one: DrawnPoint) -> tuple[float | None, float | None]:
-        """Return the probabilities of meeting deadline and budget; None for one that is not set, and
-        without drawn worlds."""
+        """Return the probabilities of meeting deadline and budget; None for one that is not set,
+        and without drawn worlds."""
         limits = ((one.hours, self.deadline), (one.money, self.budget))
         deadline, budget = (
             None if limit is None or not self.drawn else as_probability((values <= limit).mean())

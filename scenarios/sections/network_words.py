@@ -41,11 +41,9 @@ _FABRIC = re.compile(r"\b(?:efa|infiniband|ib)\b", re.IGNORECASE)
 _RATE = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s+\S+|\S*/\S+)")
 """A number and a unit, known or not."""
 _BELOW_ZERO = re.compile(r"-\s*[\d.]")
-_BONDED = re.compile(
-    r"(?:bond(?:ed|ing)?|lacp)\W+(\d+) ?[x\u00d7*] ?(.+)|(\d+) ?[x\u00d7*] ?(.+?)\W+(?:bond(?:ed)?|lacp)",
-    re.IGNORECASE,
-)
-"""Several links that are used as one."""
+_BOND = re.compile(r"\W*\b(?:bond(?:ed|ing)?|lacp)\b\W*", re.IGNORECASE)
+"""A word for several links that are used as one."""
+_SEVERAL = re.compile(r"(\d+) ?[x\u00d7*] ?(.+)")
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -59,10 +57,10 @@ def network_of(said: str) -> str | dict[str, str]:
     if both := _AND_LATENCY.fullmatch(said):
         link = network_of(both[1])
         return {**({"like": link} if isinstance(link, str) else link), "latency": both[2]}
-    if (bond := _BONDED.fullmatch(said)) and (one := _rate(bond[2] or bond[4])):
-        together = _bits(int(bond[1] or bond[3]) * one)
+    several = _SEVERAL.fullmatch(_BOND.sub("", said)) if _BOND.search(said) else None
+    if several and (one := _rate(several[2])):
         message = f"{said!r} names several links that are used as one"
-        raise InputError(message, hint=f"write their bandwidth: {together}")
+        raise InputError(message, hint=f"write their bandwidth: {_bits(int(several[1]) * one)}")
     said = _LANES.sub(r"infiniband \1", said)
     plain = " ".join(_PORT.sub(" ", _GIGABIT.sub("Gb", said)).split()) or said
     if plain.isdigit() and _RDMA.search(said):  # "RoCE 25"
@@ -75,9 +73,9 @@ def network_of(said: str) -> str | dict[str, str]:
         try:
             return catalog.link(plain).name
         except InputError as error:
-            several = "; there are" in str(error) and plain[-1] not in "Bb"  # bytes are no rate
+            asked = "; there are" in str(error) and plain[-1] not in "Bb"  # bytes are no rate
         rate = _rate(_FABRIC.sub("", plain))
-        if rate is None and (several or not _RATE.fullmatch(plain)):
+        if rate is None and (asked or not _RATE.fullmatch(plain)):
             return said
         if rate is None:
             rate = units.parse(plain, "bandwidth")  # raises what is wrong

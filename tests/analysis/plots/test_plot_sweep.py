@@ -238,7 +238,7 @@ def test_of_a_sweep_without_results_nothing_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [[2, 4], [2, 4, 8, 16]])
 def test_the_legend_is_next_to_the_cells_of_a_map_of_any_size(nodes: list[int]) -> None:
-    grid = {"cluster.nodes": nodes, "cluster.network": ["1gbe", "10gbe"]}
+    grid: dict[str, Sequence[Any]] = {"cluster.nodes": nodes, "cluster.network": ["1gbe", "10gbe"]}
     figure = winner_figure(swept_over(grid, lambda _: 0.1))
     figure.canvas.draw()
     (legend,) = figure.legends

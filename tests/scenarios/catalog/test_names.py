@@ -104,10 +104,10 @@ UNDERSTOOD = {
         "100 Gbit/s | 100G | mellanox connectx-5 100g | 100 Gbps | 100GbE | 100 Gb/s ethernet"
         " | 100 Gbps gVNIC | 100 G eth"
     ),
-    (
-        "network",
-        "1gbe",
-    ): "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE | GigE | Gigabit LAN",
+    ("network", "1gbe"): (
+        "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE | GigE"
+        " | Gigabit LAN"
+    ),
     ("network", "infiniband_hdr"): (
         "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand | NDR200"
         " | 200 Gb/sec (4X HDR)"
