@@ -32,7 +32,7 @@ def test_nothing_is_found_in_a_few_tries(tmp_path: Path, name: str) -> None:
     do(Job(name, 0, PREPARE), tmp_path)
     ends: list[str] = []
     tries = 4 if name in LONGER else 8
-    for number in range({"logs": 2, "train": 8}.get(name, tries)):
+    for number in range({"logs": 2, "train": 8, "explain": 8}.get(name, tries)):
         outcome = do(Job(name, 0, number), tmp_path)
         assert outcome.found == []
         ends += outcome.ends

@@ -30,7 +30,7 @@ from gcsim.traces.buckets import bucket_layouts
 ACCURACY, RATIO = "accuracy [%]", "ratio [x]"
 GUESSED = 10.0  # percent
 QUICK = {
-    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
+    "train.steps": "4", "train.evaluate_every": "2", "train.seeds": "1",
     "train.target": "{of_dense: 0.1}",
 }  # fmt: skip
 """Settings of the reduced size."""
