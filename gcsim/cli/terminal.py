@@ -220,13 +220,14 @@ def two_columns(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) ->
 
     rows = list(entries)
     left = max([least, *(cell_len(name) for name, _ in rows)]) + 2
-    text = Text(no_wrap=True, overflow="ignore")
+    found = []
     for name, lines in rows:
         parts = (part for line in lines for part in line.split("\n"))
         right = [one for part in parts for one in wrapped(part, max(1, width() - left)) or [""]]
-        text.append(set_cell_size(name, left), style="bold")
-        text.append(f"\n{' ' * left}".join(right) + "\n")
-    text.right_crop(1)
+        said = f"\n{' ' * left}".join(right)
+        found.append(Text.assemble((set_cell_size(name, left), "bold"), said))
+    text = Text("\n").join(found)
+    text.no_wrap, text.overflow = True, "ignore"
     return text
 
 
