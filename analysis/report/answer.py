@@ -16,14 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gcsim.analysis.report import intervals, sections
-from gcsim.analysis.report.numbers import (
-    elapsed,
-    folded,
-    percent,
-    plural,
-    print_options,
-    significant,
-)
+from gcsim.analysis.report.numbers import elapsed, percent, plural, printed, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import answer_table, brief_table, title
@@ -271,11 +264,7 @@ def plain(shown: Sequence[RenderableType], width: int) -> str:
     console = Console(
         file=StringIO(), width=width, color_system=None, highlight=False, markup=False, emoji=False
     )
-    with console.capture() as capture:
-        for part in shown:
-            lines = folded(part, width)
-            console.print(lines, crop=False, **print_options(lines))
-    return "\n".join(line.rstrip(" ") for line in capture.get().split("\n"))
+    return printed(shown, console)
 
 
 def html(result: Result) -> str:

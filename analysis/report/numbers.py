@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 
@@ -128,21 +128,26 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
+def printed(parts: Iterable[RenderableType], console: Console) -> str:
+    """Return what a console prints, without trailing blanks. Prose is wrapped here, because rich
+    also breaks at no-break spaces; its lines, and a `Text` that is not to be wrapped, stay whole,
+    which rich's `Text` alone does not ensure."""
+    with console.capture() as capture:
+        for part in parts:
+            shown = folded(part, console.width)
+            whole = isinstance(shown, str) or (isinstance(shown, Text) and shown.no_wrap)
+            options: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"} if whole else {}
+            console.print(shown, crop=False, **options)
+    return "\n".join(line.rstrip(" ") for line in capture.get().split("\n"))
+
+
 def folded(part: RenderableType, width: int) -> RenderableType:
-    """Return prose as wrapped lines, because rich also breaks at no-break spaces; other parts are
-    returned unchanged."""
+    """Return prose as wrapped lines, other parts unchanged."""
     if isinstance(part, Text) and not (part.no_wrap or part.spans or part.style):
         part = part.plain
     if not isinstance(part, str):
         return part
     return "\n".join(line for one in part.split("\n") for line in wrapped(one, width) or [""])
-
-
-def print_options(part: RenderableType) -> dict[str, Any]:
-    """Return arguments of rich's `print` that keep the lines of a folded part whole, which its
-    `Text` alone does not."""
-    whole = isinstance(part, str) or (isinstance(part, Text) and part.no_wrap)
-    return {"no_wrap": True, "overflow": "ignore"} if whole else {}
 
 
 def percent(share: float) -> str:

@@ -41,15 +41,10 @@ def width() -> int:
 
 def emit(*parts: RenderableType) -> None:
     """Write to stdout. A closed pipe raises `BrokenPipeError`; rich would make it exit code 1."""
-    from gcsim.analysis.report.numbers import folded, print_options
+    from gcsim.analysis.report.numbers import printed
 
     console = Console(width=width(), highlight=False, markup=False, emoji=False)
-    with console.capture() as capture:
-        for part in parts:
-            shown = folded(part, width())
-            console.print(shown, crop=False, **print_options(shown))
-    lines = capture.get().split("\n")
-    sys.stdout.write("\n".join(line.rstrip(" ") for line in lines))
+    sys.stdout.write(printed(parts, console))
 
 
 def emit_exactly(text: str) -> None:

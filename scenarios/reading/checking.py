@@ -177,7 +177,6 @@ def _elsewhere(model: type[BaseModel], key: str) -> list[str]:
         for second in ("", *known_keys(model, (first,)))
         for third in ("", *(known_keys(model, (first, second)) if second else ()))
         if (path := tuple(filter(None, (first, second, third))))[-1] == key
-        and len(path) == 1 + bool(second) + bool(third)
     ]
 
 

@@ -46,9 +46,7 @@ def test_a_wrapped_line_does_not_part_a_number_from_its_unit(part: str | Text) -
 def test_code_is_not_wrapped() -> None:
     code = Text("a line to be pasted", no_wrap=True)
     assert numbers.folded(code, 8) is code
-    out = StringIO()
-    Console(file=out, width=8).print(code, crop=False, **numbers.print_options(code))
-    assert out.getvalue() == "a line to be pasted\n"
+    assert numbers.printed([code], Console(file=StringIO(), width=8)) == "a line to be pasted\n"
 
 
 def test_small_is_not_written_as_zero() -> None:
