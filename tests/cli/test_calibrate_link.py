@@ -257,39 +257,45 @@ def _torchrun(
 @pytest.mark.long
 def test_a_live_cluster_is_measured_and_fitted(here: Path) -> None:
     ranks, collectives = 3, "all_reduce,all_gather,reduce_scatter"
-    for _ in range(4):  # on a busy machine times may be too noisy for a link, which is refused
+    for _ in range(3):  # on a busy machine the times may be too noisy for a link
         (here / "m.csv").unlink(missing_ok=True)
         done = _torchrun(
             ranks, "-o", "m.csv", "--link", "my_link.yaml", "--backend", "gloo",
             "--collective", collectives, "--max-size", "64 KiB", "--seconds-budget", "2",
             "--dtype", "float32,float16", "--line-rate", "10 Gbit/s",
         )  # fmt: skip
-        if "above 50% it is no link" not in done.stderr:
+        too_noisy = "above 50% no link is written" in " ".join(done.stderr.split())
+        if not too_noisy:
             break
-    assert done.returncode == 0, done.stderr
+    assert too_noisy or done.returncode == 0, done.stderr
     (reading,) = read([Path("m.csv")], stated=Stated())
     assert reading.tool.startswith("gcsim ")
     kinds = {point.collective for point in reading.measurements}
     reduced = {p.dtype for p in reading.measurements if p.collective == "all_reduce"}
     assert reduced == {"float32", "float16"}
-    assert "summation of float16: " in done.stdout
     assert kinds == set(collectives.split(","))
     for point in reading.measurements:
         assert (point.ranks, point.devices_per_node, point.algorithm) == (ranks, ranks, "gloo")
-        # loopback on a busy machine: neither free nor slower than a second for 64 KiB
-        assert 1e-6 < point.seconds < 1
+        # loopback on a busy machine: neither free nor slower than a minute for 64 KiB
+        assert 1e-6 < point.seconds < 60
     sizes = sorted({point.nbytes for point in reading.measurements if point.nbytes})
     assert sizes[0] <= 1024 <= sizes[-1] <= 1 << 16
     text = Path("m.csv").read_text(encoding="utf-8")
     for said in ("# backend: gloo", "# date: ", "# command: torchrun -m gcsim.calibrate_link"):
         assert said in text
+    again = ("calibrate", "link", "m.csv", "--name", "my_link", "--line-rate", "10 Gbit/s")
+    if too_noisy:  # the times stay, and the command that reads them finds the same
+        assert done.returncode != 0
+        assert [path.name for path in here.iterdir()] == ["m.csv"]
+        code, _, err = gcsim(*again)
+        assert (code, "above 50% no link is written" in " ".join(err.split())) == (2, True)
+        return
+    assert "summation of float16: " in done.stdout
     assert done.stdout.startswith("my_link: ")
     link, _ = read_link("my_link.yaml", here)
     assert "m.csv (gcsim " in link.source
     assert sorted(path.name for path in here.iterdir()) == ["m.csv", "my_link.yaml"]
-    code, out, _ = gcsim(
-        "calibrate", "link", "m.csv", "--name", "my_link", "--line-rate", "10 Gbit/s"
-    )
+    code, out, _ = gcsim(*again)
     assert code == 0
     assert out.splitlines()[2:] == done.stdout.splitlines()[2:]  # the same fit
 
