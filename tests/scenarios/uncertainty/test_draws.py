@@ -42,20 +42,8 @@ from gcsim.simulator.predict import predict
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 from gcsim.traces.profile import Compute, Exchange, Layer, ModelFacts, Phase, Step, TrafficProfile
-from tests.scenarios.uncertainty.shared import just
+from tests.scenarios.uncertainty.shared import just, longer
 from tests.simulator.traffic import traffic
-
-
-def longer(compute: ComputeTimes, factor: float) -> ComputeTimes:
-    """The passes `factor` times as long."""
-    exact = Fraction(factor)
-    return replace(
-        compute,
-        forward=round(compute.forward * exact),
-        backward=round(compute.backward * exact),
-        parts=tuple(int(part * exact) for part in compute.parts),
-    )
-
 
 TEXT = """\
 model: lenet

@@ -26,9 +26,8 @@ from gcsim.scenarios.running.simulate import (
 from gcsim.scenarios.uncertainty.figures import kinds_of_devices
 from gcsim.scenarios.uncertainty.worlds import cluster_in, training_in
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import predict
-from tests.scenarios.uncertainty.shared import just
+from tests.scenarios.uncertainty.shared import just, longer
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -148,14 +147,3 @@ def errors_of(words: dict[str, Any], overrides: Sequence[str]) -> list[float]:
             assert one * 1e12 >= float(least * changed.code.slowdown) * (1 - 1e-6)
             errors.append(one / exact.iteration - 1)
     return errors
-
-
-def longer(compute: ComputeTimes, factor: float) -> ComputeTimes:
-    """The passes `factor` times as long."""
-    exact = Fraction(float(factor))
-    return replace(
-        compute,
-        forward=round(compute.forward * exact),
-        backward=round(compute.backward * exact),
-        parts=tuple(int(part * exact) for part in compute.parts),
-    )
