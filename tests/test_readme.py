@@ -2,6 +2,7 @@
 
 import json
 import re
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.scenarios.catalog import link as link_of
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.sections.transports import few_cores
+from gcsim.simulator.steps.noise import longest
+from gcsim.simulator.training import Noise
 from gcsim.traces.stage1.shipped import FOLDER, read
 from tests.command import gcsim
 from tests.process import ROOT, printed
@@ -304,3 +308,20 @@ def test_latencies_told_in_scenarios_are_those_of_the_link() -> None:
         assert link.latency_range is not None
         figures = [float(value) * 1e6 for value in (link.latency, *link.latency_range)]
         assert figures == pytest.approx([float(value) for value in micro])
+
+
+def test_widths_told_are_those_of_the_catalogue() -> None:
+    """Ends of a bus's goodput, of costs on few cores, and the skew of 8 and 64 workers."""
+    page = (ROOT / "docs/model/uncertainty.md").read_text(encoding="utf-8")
+    low, high = link_of("pcie3_x16", "nccl").efficiency_range or (0, 0)
+    assert f"| {float(low)} to {float(high)} of the copy rate |" in page
+    few = few_cores("gloo")
+    assert few is not None
+    ends = (
+        few.per_message_range, few.per_byte_range, few.per_call_range, few.per_copied_byte_range,
+    )  # fmt: skip
+    shares = [float(one[1] / one[0]) for one in ends if one]
+    assert f"by a factor of {min(shares):.0f} to {max(shares):.0f} |" in page
+    settings = (ROOT / "docs/scenarios.md").read_text(encoding="utf-8")
+    skewed = [float(longest(Noise(skew=Fraction(1)), workers)) - 1 for workers in (8, 64)]
+    assert "({:.2f} for 8 workers, {:.2f} for 64)".format(*skewed) in settings
