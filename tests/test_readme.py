@@ -2,6 +2,7 @@
 
 import json
 import re
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from gcsim.analysis.report.trust import NO_MEMORY, SAFE_NMSE
 from gcsim.compressors.base import Worker
-from gcsim.compressors.registry import REGISTRY
+from gcsim.compressors.registry import REGISTRY, compressor_class
+from gcsim.scenarios.catalog import link as link_of
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.sections.transports import few_cores
+from gcsim.simulator.steps.noise import longest
+from gcsim.simulator.training import Noise
+from gcsim.traces.stage1.shipped import FOLDER, read
 from tests.command import gcsim
 from tests.process import ROOT, printed
 
@@ -233,3 +240,88 @@ def test_choices_told_are_those_of_the_validation() -> None:
     assert f"in {right} of {decided} cases whether" in TRUST
     assert f"right in {right_alone} of the {decided_alone} cases that it can decide" in TRUST
     assert f"gcsim is right in {right_alone} of {decided_alone} cases;" in README
+
+
+def test_ranges_told_are_those_of_the_validation() -> None:
+    """Coverage and Brier scores of the tables `leaving the source out`, on three pages."""
+    page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
+    uncertainty = (ROOT / "docs/model/uncertainty.md").read_text(encoding="utf-8")
+
+    def column(source: str, at: int) -> list[str]:
+        rows = re.findall(rf"^\| {re.escape(source)} \|(.*)\|$", page, re.MULTILINE)
+        return [row.split("|")[at].strip() for row in rows if row.count("|") == 7]
+
+    steps, gains, scores, shares = (column("in all", at) for at in (2, 4, 6, 7))
+    kinds = ("catalogue alone", "measured passes stated")
+    for kind, held, won, score, share in zip(kinds, steps, gains, scores, shares, strict=True):
+        assert f"| {kind} | {held} % | {won} % | {score} | {share} |" in uncertainty
+    width = f"{steps[0]} and {steps[1]} % | {gains[0]} and {gains[1]} %"
+    grace = " and ".join(column("sands-lab/grace-data", 6))
+    assert re.search(rf"\| uncorrected \| {width} \| [\d.]+ \| {grace} \|", uncertainty)
+    told = (
+        f"{steps[0]} % of its steps from the catalogue alone and {steps[1]} % with measured passes"
+    )
+    assert told in TRUST
+    assert f"{gains[0]} and {gains[1]} % of its gains" in TRUST
+    low, high = sorted(steps)
+    assert f"{low} to {high} % of the measured steps" in README
+
+
+def test_the_largest_errors_told_are_those_of_the_validation() -> None:
+    """The 90th percentiles of the suites with more than one point."""
+    page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
+    found = [
+        float(tail)
+        for points, tail in re.findall(
+            r"^\| \[[\w-]+\]\(.*?\) \| (\d+) \| [\d.]+ \| ([\d.]+)", page, re.M
+        )
+        if int(points) > 1
+    ]
+    assert f"off by more than {min(found):.0f} to {max(found):.0f} %, depending" in TRUST
+
+
+def test_safe_methods_told_are_those_that_are_safe() -> None:
+    """By the gradient errors in the shipped profiles of LeNet."""
+    profiles = [one.profile() for one in read(FOLDER / "lenet.json.xz").values()]
+    near = {one.compressor for one in profiles if one and one.quality.nmse <= SAFE_NMSE}
+    safe = [compressor_class(name) for name in near if not name.startswith("torch_")]
+    titles = {one.about.title for one in safe if one.about.state == NO_MEMORY}
+    assert len(titles) == 4, titles  # dense too
+    for name in ("docs/advice.md", "docs/faq.md"):
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert "practically the dense one (fp16, bf16, and OmniReduce, which loses nothing)" in page
+
+
+def test_latencies_told_in_scenarios_are_those_of_the_link() -> None:
+    """`120 us (50 to 440) one-way latency with Gloo (`gcsim list links 1gbe`)`."""
+    told = (
+        r"([\d.]+) us \((\d+) to (\d+)\) one-way latency with Gloo[\s#]+\(`gcsim list links (\w+)`"
+    )
+    found = [
+        one
+        for path in (ROOT / "scenarios").glob("*.yaml")
+        for one in re.findall(told, path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 9
+    for *micro, name in found:
+        link = link_of(name, "gloo")
+        assert link.latency_range is not None
+        figures = [float(value) * 1e6 for value in (link.latency, *link.latency_range)]
+        assert figures == pytest.approx([float(value) for value in micro])
+
+
+def test_widths_told_are_those_of_the_catalogue() -> None:
+    """Ends of a bus's goodput, of costs on few cores, and the skew of 8 and 64 workers."""
+    page = (ROOT / "docs/model/uncertainty.md").read_text(encoding="utf-8")
+    low, high = link_of("pcie3_x16", "nccl").efficiency_range or (0, 0)
+    assert f"| {float(low)} to {float(high)} of the copy rate |" in page
+    few = few_cores("gloo")
+    assert few is not None
+    ends = (
+        few.per_message_range, few.per_byte_range, few.per_call_range, few.per_copied_byte_range,
+    )  # fmt: skip
+    shares = [float(one[1] / one[0]) for one in ends if one]
+    assert f"by a factor of {min(shares):.0f} to {max(shares):.0f} |" in page
+    settings = (ROOT / "docs/scenarios.md").read_text(encoding="utf-8")
+    skewed = [float(longest(Noise(skew=Fraction(1)), workers)) - 1 for workers in (8, 64)]
+    assert "({:.2f} for 8 workers, {:.2f} for 64)".format(*skewed) in settings

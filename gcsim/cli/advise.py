@@ -49,7 +49,8 @@ def advise(
         option("--loop NAME", "ddp (default without a file), horovod, paddle, deepspeed, own."),
     ] = None,
     limited: Annotated[
-        bool | None, option("--limited/--nic", "Whether tc or the provider caps the bandwidth.")
+        bool | None,
+        option("--limited/--nic", "tc or the provider caps the bandwidth, or the NIC does."),
     ] = None,
     sequence: Annotated[
         str | None, option("--sequence N", "Tokens per sample, for a model by formula.")

@@ -27,7 +27,7 @@ def plan(
     ],
     tokens: Annotated[str | None, option("--tokens N", "Tokens to train on: 10B, or 10e9.")] = None,
     samples: Annotated[
-        str | None, option("--samples N", "Samples to train on, for other models.")
+        str | None, option("--samples N", "Samples to train on, for models without tokens.")
     ] = None,
     batch: Annotated[
         str | None,
