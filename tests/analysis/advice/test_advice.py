@@ -282,6 +282,18 @@ def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     assert {one.answer.option for one in said.findings.open} <= {"--network 10gbe_roce"}
 
 
+def test_an_open_answer_has_the_method_and_speedup_of_advice_with_its_option() -> None:
+    """Medians over the inputs alone: factors on whole steps change no estimate."""
+    words: dict[str, Any] = {"model": "resnet18_cifar10", "nodes": 4, "network": "10gbe"}
+    found = advised("compressors=[none, fp16]", **words)
+    assert found.findings.open
+    for one in found.findings.open:
+        then = advised("compressors=[none, fp16]", *one.answer.overrides, **words)
+        assert then.use is not None
+        assert then.use.label == one.use
+        assert one.speedup == pytest.approx(then.use.speedup_vs_dense, rel=0.01)
+
+
 @pytest.mark.parametrize(("bus", "gaining"), [("nvlink2", True), ("pcie3_x16", False)])
 def test_compression_between_nodes_is_named_where_it_gains(bus: str, gaining: bool) -> None:
     """Where the GPUs of a node sum first, uncompressed gradients cross their bus."""
