@@ -311,7 +311,7 @@ def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterato
         dense = rows[now.label]
         speedup = chosen.speedup_vs_dense or 1.0
         if is_choice(answer):
-            matters = dense.iteration_s / speedup < use.iteration_s
+            matters = chosen.iteration_s < use.iteration_s
         else:
             apart = abs(dense.iteration_s / now.iteration_s - 1)
             matters = chosen.label != use.label or apart > _MATTERS
