@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, assumed, header
 from gcsim.analysis.report import sections, selection
-from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, wrapped
 from gcsim.analysis.report.paste import hook_ends, paste_plan
 from gcsim.analysis.report.selection import (
@@ -293,27 +292,26 @@ _MATTERS = 0.1  # relative change of dense training's time from which an answer 
 
 
 def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[OpenAdvice]:
-    """Yield answers that change the method (default inputs) or dense training's time (draws)."""
+    """Yield answers that change the method or dense training's time."""
     now, use = found.verdict.dense, found.use
     if now is None or use is None:
         return
     known = dict(found.findings.known)
     looked_up = set(_faster(found.verdict))
     for answer in questions:
-        stated = engine.rows(answer.overrides)
-        if stated is None:
+        rows = engine.rows(answer.overrides, draws=True)
+        if rows is None:
             continue
-        there = verdict(stated.values())
+        there = verdict(rows.values())
         known |= evidence_of(engine.scenario, {*_faster(there)} - looked_up)
         looked_up.update(_faster(there))
         chosen = best_known(there, {name: one.steps_vs_dense for name, one in known.items()})
-        rows = engine.rows(answer.overrides, [chosen.label], draws=True) if chosen else None
-        if chosen is None or rows is None:
+        if chosen is None:
             continue
         dense = rows[now.label]
-        speedup = ratio(rows[chosen.label], dense).median
+        speedup = chosen.speedup_vs_dense or 1.0
         if is_choice(answer):
-            matters = dense.iteration_s / speedup < use.iteration_s
+            matters = chosen.iteration_s < use.iteration_s
         else:
             apart = abs(dense.iteration_s / now.iteration_s - 1)
             matters = chosen.label != use.label or apart > _MATTERS

@@ -34,8 +34,8 @@ from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
 MOST_DRAWN = 64
-"""Most drawn worlds for a change or a break-even, which report only a median or a rate on a
-logarithmic scale; a run's own rows have all worlds."""
+"""Most drawn worlds for a change, a break-even or a plan's search, which need only a median or a
+rate on a logarithmic scale; a run's own rows have all worlds."""
 _APART, _ROWS = "advice", "rows"
 """Parts of the key of a cached result without timelines; and without provenance and times with
 rings and trees."""

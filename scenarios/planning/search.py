@@ -5,10 +5,10 @@ A *site* is an offer with a number of its nodes (powers of two, and all), a *wor
 step's batch: micro-batch (a power of two), accumulation, checkpointing, and whether the optimizer
 is sharded, which takes longer and is tried if an unsharded one does not surely fit. Memory is
 checked first: works with which a method surely fits, or, if there are none, may fit. Then stage 2
-simulates an iteration with the stated figures. A work is skipped if its passes without
-communication already take longer and cost more than a known point; this does not change the front,
-since no iteration is shorter than its passes. A point that may not fit never beats one that surely
-fits.
+simulates an iteration in up to `MOST_DRAWN` drawn worlds; hours and money are medians. A work is
+skipped if its passes without communication already take longer and cost more than a known point;
+this does not change the front, since no iteration is shorter than its passes. A point that may not
+fit never beats one that surely fits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import get_args
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import load
-from gcsim.scenarios.advice.engine import Engine, KnownTraffic
+from gcsim.scenarios.advice.engine import MOST_DRAWN, Engine, KnownTraffic
 from gcsim.scenarios.advice.question import METHODS, Question, Words, ask, option
 from gcsim.scenarios.catalog import devices
 from gcsim.scenarios.checks.conflicts import shardable
@@ -301,7 +301,7 @@ class Search:
         return min(found, key=lambda one: one.memory.low, default=None)
 
     def shortest(self, work: Work) -> tuple[float, float]:
-        """Return the least hours and money: those of the passes without communication."""
+        """Return the least hours and money: those of the fastest passes without communication."""
         from gcsim.scenarios.running.simulate import compute_times  # not for cached plans
 
         scenario = work.scenario()
@@ -309,8 +309,10 @@ class Search:
         if noise is not None and (noise.variation or noise.slow_probability):
             return 0.0, 0.0  # an iteration may be shorter than its passes
         profile = self._profiles(work)[0].profile
-        passes = compute_times(scenario, profile, None)["stated"].total / 1e12
-        passes *= float(min(Fraction(1), scenario.training.code.slowdown))
+        ends = compute_times(scenario, profile, None)
+        code = scenario.training.code
+        passes = ends["fastest" if scenario.draws else "stated"].total / 1e12
+        passes *= float(min(Fraction(1), code.slowdown, *(code.slowdown_range or ())))
         step = passes * work.accumulation * min(self.steps[one.label] for one in work.choices)
         hours = self.job.amount / (work.samples * self.a_sample) * step / HOUR
         return hours, hours * work.site.price
@@ -324,7 +326,7 @@ class Search:
             found.append(KnownTraffic(known.key, replace(known.profile, model=facts)))
         return found
 
-    def result(self, work: Work, draws: int = 0) -> Result:
+    def result(self, work: Work, draws: int) -> Result:
         """Simulate the work's methods, as in a run."""
         known, device = self._profiles(work), work.site.scenario.cluster.device
         prices = self._prices.setdefault(device.name, PriceList(device))
@@ -335,8 +337,8 @@ class Search:
         )  # fmt: skip
 
     def points(self, work: Work) -> Iterator[Point]:
-        """Yield the points of the work's methods with the stated figures."""
-        rows = self.result(work).rows
+        """Yield the points of the work's methods."""
+        rows = self.result(work, min(work.site.scenario.draws, MOST_DRAWN)).rows
         self.served.add(work.site.offer)
         for choice, row in zip(work.choices, rows, strict=True):
             hours = self.hours(work, row)

@@ -282,6 +282,18 @@ def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     assert {one.answer.option for one in said.findings.open} <= {"--network 10gbe_roce"}
 
 
+def test_an_open_answer_has_the_method_and_speedup_of_advice_with_its_option() -> None:
+    """Medians over the inputs alone: factors on whole steps change no estimate."""
+    words: dict[str, Any] = {"model": "resnet18_cifar10", "nodes": 4, "network": "10gbe"}
+    found = advised("compressors=[none, fp16]", **words)
+    assert found.findings.open
+    for one in found.findings.open:
+        then = advised("compressors=[none, fp16]", *one.answer.overrides, **words)
+        assert then.use is not None
+        assert then.use.label == one.use
+        assert one.speedup == pytest.approx(then.use.speedup_vs_dense, rel=0.01)
+
+
 @pytest.mark.parametrize(("bus", "gaining"), [("nvlink2", True), ("pcie3_x16", False)])
 def test_compression_between_nodes_is_named_where_it_gains(bus: str, gaining: bool) -> None:
     """Where the GPUs of a node sum first, uncompressed gradients cross their bus."""
@@ -319,7 +331,7 @@ def test_local_steps_have_no_hook_to_deploy() -> None:
 
 @pytest.mark.parametrize(
     ("device", "asked", "answer"),
-    [("a40", "pcie4_across", "pcie4_across"), ("rtx_4090", "pcie4_peer", "pcie4_host")],
+    [("a40", "pcie4_peer", "pcie4_across"), ("rtx_4090", "pcie4_peer", "pcie4_host")],
 )
 def test_a_box_without_nvlink_is_asked_for_its_bus(device: str, asked: str, answer: str) -> None:
     """gpt2's 0.5 GB take 0.09 s on 12 GB/s, of an iteration of half a second."""
