@@ -49,7 +49,7 @@ def advised(*overrides: str, **words: Any) -> Advice:
 
 @pytest.mark.long
 @settings(
-    max_examples=5,
+    max_examples=3,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
