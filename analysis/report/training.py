@@ -55,6 +55,9 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
     """Return a sentence on how a method trained; inconclusive tasks are named only if all are."""
     if row is None or row.compressor == DENSE:
         return []
+    steps = result.scenario.get("training", {}).get("local_steps", 1)
+    if steps > 1:
+        return [f"No training with {steps} local steps comes with gcsim."]
     entries = result.scenario.get("compressors", ())
     own = next((one for one in entries if one.get("label") == row.label), {"kind": row.compressor})
     found = on_shipped_tasks(row.compressor, implementations.parameters(own))

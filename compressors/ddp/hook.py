@@ -135,6 +135,13 @@ def ddp_hook(
                 hint = "each bucket, counted from 0, has one compressor"
                 raise InputError(message, place=f"other_buckets.{name}", hint=hint)
         others |= dict.fromkeys(numbers, other)
+    if between not in ("workers", "nodes", "racks"):
+        raise InputError(f"{between!r} is none of workers, nodes, racks", place="between")
+    sizes = {"devices_per_node": devices_per_node, "ranks_per_rack": ranks_per_rack}
+    for (name, size), ends in zip(sizes.items(), ("nodes", "racks"), strict=True):
+        if size is not None and between != ends:
+            message, hint = f"has no effect with between={between!r}", f"say between={ends!r}"
+            raise InputError(message, place=name, hint=hint)
     ranks = 1
     if between == "nodes":
         ranks = devices_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "0"))

@@ -106,7 +106,10 @@ def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Eviden
 def for_and_against(
     scenario: Scenario, labels: Collection[str]
 ) -> tuple[dict[str, Evidence], dict[str, str]]:
-    """Return `evidence_of`, and the evidence against other methods in words, both by label."""
+    """Return `evidence_of`, and the evidence against other methods in words, both by label. Under
+    `training.local_steps` nothing is known: all results are of an exchange in every step."""
+    if scenario.training.local_steps > 1:
+        return {}, {}
     field, optimizer = field_of(scenario), optimizer_of(scenario)
     known, missed = {}, {}
     for choice in scenario.compressors:

@@ -28,6 +28,7 @@ from gcsim.scenarios.trained.search import MethodTraining, known_of
 from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.luck import as_probability
+from gcsim.traces.tasks import folder
 from gcsim.traces.training.trajectory import Trajectory
 
 _NEVER = 1e12  # steps of dense training to a target that it misses
@@ -130,6 +131,7 @@ _TRAINING = (
 
 def known_trainings(scenario: Scenario) -> KnownTrainings:
     """Return the known trainings of a scenario, except those that compress in too few steps."""
+    folder.forget()
     plan, every = (
         plan_of(scenario),
         {one.label: known_of(scenario, one) for one in scenario.compressors},

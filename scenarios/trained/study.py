@@ -29,6 +29,7 @@ from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import check_not_inside, plan_of, unsupported
 from gcsim.scenarios.trained.search import MethodTraining, train_all
 from gcsim.simulator.goodput import goodput
+from gcsim.traces.tasks import folder
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
 
@@ -64,6 +65,7 @@ def train(
             hint="add - none",
         )
     started = time.perf_counter()
+    folder.forget()
     tried = train_all(
         scenario, jobs=jobs, dask=dask, fresh=fresh, progress=watcher,
         ended=lambda dense: _check_target(plan, dense),

@@ -2,13 +2,14 @@
 
 Pillow reads the images, which are resized bilinearly to the model's height and width, converted to
 its channels (one: grey; three: RGB), and normalised so that each channel of `train/` has mean 0
-and variance 1. They are kept in memory as bytes. Classes are numbered in the order of their names
-in `train/`.
+and variance 1. They are kept in memory as bytes; grey values of 16 bits lose their lower byte.
+Classes are numbered in the order of their names in `train/`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -82,10 +83,16 @@ def fingerprint(folder: Path) -> str:
     for part, classes in listing(folder).items():
         for name, paths in classes.items():
             for path in paths:
-                digest.update(f"{part}/{name}/{path.name}\n".encode())
+                digest.update(os.fsencode(f"{part}/{name}/{path.name}\n"))
                 with open_file(path) as file:
                     digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def forget() -> None:
+    """Read all folders anew: their images may have changed since this process read them."""
+    fingerprint.cache_clear()
+    images.cache_clear()
 
 
 @lru_cache(maxsize=1)
@@ -123,7 +130,10 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> Tensor:
 
     channels, height, width = shape
     try:
-        with Image.open(path) as image:
+        with Image.open(path) as file:
+            image: Image.Image = file
+            if file.mode.startswith("I"):  # Pillow's own conversion makes all above 255 white
+                image = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
             sized = image.convert("L" if channels == 1 else "RGB").resize(
                 (width, height), Image.Resampling.BILINEAR
             )

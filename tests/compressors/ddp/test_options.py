@@ -61,3 +61,17 @@ def test_ranks_per_node_are_named_or_torchruns(monkeypatch: pytest.MonkeyPatch) 
     gcsim.ddp_hook("topk", between="nodes")
     with pytest.raises(InputError, match="ranks_per_rack: error: is unknown"):
         gcsim.ddp_hook("topk", between="racks")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"between": "node", "devices_per_node": 8}, "between: error: 'node' is none of workers"),
+        ({"devices_per_node": 8}, "devices_per_node: error: has no effect .* say between='nodes'"),
+        ({"between": "nodes", "ranks_per_rack": 8}, "ranks_per_rack: .* say between='racks'"),
+    ],
+)
+def test_a_place_that_has_no_effect_is_refused(given: dict[str, object], said: str) -> None:
+    """These compressed between all workers, or between nodes, as if nothing were said."""
+    with pytest.raises(InputError, match=said):
+        gcsim.ddp_hook("topk", **given)  # type: ignore[arg-type]

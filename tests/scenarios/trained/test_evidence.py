@@ -130,3 +130,9 @@ def test_a_method_with_options_has_the_evidence_of_published_results_alone() -> 
 def test_a_scenarios_methods_are_asked_by_label() -> None:
     scenario = load_scenario("lenet_2node", ["compressors=[none, {kind: dgc, label: x}, terngrad]"])
     assert list(evidence_of(scenario, ["x"])) == ["x"]
+
+
+def test_trainings_with_an_exchange_in_every_step_are_no_evidence_for_local_steps() -> None:
+    own = "compressors=[none, {kind: qsgd, label: x}, {kind: gradient_sampling, label: y}]"
+    changes = ["model=transformer_small", own, "training.local_steps=4"]
+    assert for_and_against(load_scenario("lenet_2node", changes), ["x", "y"]) == ({}, {})

@@ -1,5 +1,7 @@
 """A folder of images: what is read, and what is refused."""
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from PIL import Image
 
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.trained.study import train
 from gcsim.traces.models.registry import MODELS, ModelEntry, trained_on
 from gcsim.traces.tasks import folder as images
 from gcsim.traces.tasks.registry import make_split
@@ -74,10 +77,39 @@ def test_a_fingerprint_is_of_what_the_images_are(pets: Path) -> None:
     before = images.fingerprint(pets)
     path = pets / "train/dog/1.png"
     path.touch()
-    images.fingerprint.cache_clear()
+    images.forget()
     assert images.fingerprint(pets) == before
     Image.new("RGB", (8, 8)).save(path)
-    images.fingerprint.cache_clear()
+    images.forget()
+    assert images.fingerprint(pets) != before
+
+
+def test_a_training_reads_the_images_that_are_there_now(pets: Path) -> None:
+    """Also in a process that read the folder before."""
+    (pets.parent / "mine.yaml").write_text(SCENARIO.replace("steps: 2", "steps: 2, seeds: 1"))
+    changes = ["train.target={loss: 99}", "train.patience=1", "uncertainty={draws: 0}"]
+    found = []
+    for colour in ("red", "green"):
+        Image.new("RGB", (8, 8), colour).save(pets / "train/dog/1.png")
+        training = train(load_scenario(str(pets.parent / "mine.yaml"), changes), jobs=1)
+        found.append([one.loss for one in training.curves])
+    assert found[0] != found[1]
+
+
+def test_grey_values_of_16_bits_keep_their_upper_byte(pets: Path) -> None:
+    grey = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(grey).save(pets / "train/cat/1.png")
+    split = make_split(entry(pets, input_shape=(1, 8, 8)), 0)
+    shown = split.train.taken(np.array([1]))[0][0, 0].double().numpy()
+    line = np.polyfit((grey >> 8).ravel(), shown.ravel(), 1)
+    assert shown == pytest.approx(np.polyval(line, grey >> 8), abs=1e-5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are no UTF-8")
+def test_a_name_that_is_no_text_has_a_fingerprint(pets: Path) -> None:
+    before = images.fingerprint(pets)
+    (pets / "train/cat/1.png").rename(pets / "train/cat" / os.fsdecode(b"\xff.png"))
+    images.forget()
     assert images.fingerprint(pets) != before
 
 
