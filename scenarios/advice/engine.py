@@ -33,9 +33,6 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
-MOST_DRAWN = 64
-"""Most drawn worlds for a change, a break-even or a plan's search, which need only a median or a
-rate on a logarithmic scale; a run's own rows have all worlds."""
 _APART, _ROWS = "advice", "rows"
 """Parts of the key of a cached result without timelines; and without provenance and times with
 rings and trees."""
@@ -151,7 +148,7 @@ class Engine:
         self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
     ) -> dict[str, Row] | None:
         """Return rows by label with these settings, of all methods or of `labels` and the dense
-        one, as stated or with up to `MOST_DRAWN` draws. None if the scenario is not valid or dense
+        one, as stated or with the scenario's draws. None if the scenario is not valid or dense
         traffic is unknown; other methods without known traffic are left out."""
         scenario = self.question.changed(overrides)
         if scenario is None:
@@ -165,8 +162,8 @@ class Engine:
         if scenario.dense is None or scenario.compressors[scenario.dense] not in choices:
             return None
         try:
-            drawn = min(scenario.draws, MOST_DRAWN) if draws else 0
-            found = self._simulated(replace(scenario, draws=drawn), choices)
+            drawn = scenario if draws else replace(scenario, draws=0)
+            found = self._simulated(drawn, choices)
         except InputError:  # a transport that cannot carry one of them
             return None
         return {row.label: row for row in found.rows}

@@ -5,7 +5,7 @@ A *site* is an offer with a number of its nodes (powers of two, and all), a *wor
 step's batch: micro-batch (a power of two), accumulation, checkpointing, and whether the optimizer
 is sharded, which takes longer and is tried if an unsharded one does not surely fit. Memory is
 checked first: works with which a method surely fits, or, if there are none, may fit. Then stage 2
-simulates an iteration in up to `MOST_DRAWN` drawn worlds; hours and money are medians. A work is
+simulates an iteration in up to `_MOST_DRAWN` drawn worlds; hours and money are medians. A work is
 skipped if its passes without communication already take longer and cost more than a known point;
 this does not change the front, since no iteration is shorter than its passes. A point that may not
 fit never beats one that surely fits.
@@ -23,7 +23,7 @@ from typing import get_args
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import load
-from gcsim.scenarios.advice.engine import MOST_DRAWN, Engine, KnownTraffic
+from gcsim.scenarios.advice.engine import Engine, KnownTraffic
 from gcsim.scenarios.advice.question import METHODS, Question, Words, ask, option
 from gcsim.scenarios.catalog import devices
 from gcsim.scenarios.checks.conflicts import shardable
@@ -44,6 +44,7 @@ from gcsim.traces.models.transformer import Checkpointing
 HOUR = 3600.0
 _EXACT = ("none", "fp16")  # methods that need no evidence of accuracy
 _MOST_ACCUMULATED = 1000
+_MOST_DRAWN = 64  # worlds in a search; the points of the front have all worlds
 _TRIED = "leave it out; gcsim advise answers for a single setting"
 _OFFERED = "change it in the file of offers"
 _CHOSEN = {
@@ -338,7 +339,7 @@ class Search:
 
     def points(self, work: Work) -> Iterator[Point]:
         """Yield the points of the work's methods."""
-        rows = self.result(work, min(work.site.scenario.draws, MOST_DRAWN)).rows
+        rows = self.result(work, min(work.site.scenario.draws, _MOST_DRAWN)).rows
         self.served.add(work.site.offer)
         for choice, row in zip(work.choices, rows, strict=True):
             hours = self.hours(work, row)

@@ -691,3 +691,20 @@ def test_rdma_is_asked_for_first_where_it_decides(network: str, asked: bool) -> 
     assert any(one.answer.words == "RDMA" for one in found.findings.open)
     first = "First         find out whether NCCL uses RDMA: NCCL_DEBUG=INFO logs NET/IB"
     assert found.summary().startswith(first, found.summary().index("\n") + 1) is asked
+
+
+def test_a_change_saves_as_much_as_advice_with_it_says() -> None:
+    """An uplink at the network's goodput limits dense training in half of the drawn worlds."""
+
+    def asked(rate: int) -> Advice:
+        uplink = f"{{like: 10gbe, bandwidth: {rate} Gbit/s, latency: 5 us}}"
+        racks = f"cluster.racks={{nodes: 4, uplink: {uplink}}}"
+        words = Words(model="vgg16", device="v100", gpus=4, nodes=8, network="25gbe")
+        settings = [racks, "compressors=[none]", "uncertainty.draws=128"]
+        return advice(ask(None, words, settings))
+
+    now, then = asked(20), asked(40)
+    (change,) = (one for one in now.findings.changes if "uplinks" in one.words)
+    saved = now.rows[0].iteration_s - then.rows[0].iteration_s
+    assert change.saves_s["none"] == pytest.approx(saved)
+    assert saved > 0.02 * now.rows[0].iteration_s
