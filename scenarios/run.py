@@ -19,7 +19,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.checks.doubtful import warn_of_idle_sums
+from gcsim.scenarios.checks.doubtful import warn_of_traffic
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import result_cache
@@ -50,7 +50,7 @@ def measured_run(
     keys = profile_keys(scenario)
     known = profile_cache.load_all(keys) if cache else {}
     profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
-    warn_of_idle_sums(scenario, profiles)
+    warn_of_traffic(scenario, profiles)
     passes = measured_passes(scenario, profiles[0])
     simulating = time.perf_counter()
     wall = {"gradients_and_compressors_s": simulating - started}

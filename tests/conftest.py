@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from gcsim.files import cache_folder
+from tests.process import printed
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; processes that tests start have it
 os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin take the core of the other worker
@@ -28,7 +29,7 @@ os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder() / "kernels"))  # by
 
 gc.disable()  # all that is imported and collected stays; until then the collector finds nothing
 
-settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25)
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=16)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
@@ -41,10 +42,20 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def main_job_cache(shared_folder: Path) -> Path:
-    """Where the main job's profiles are kept: its test makes them, others find them, or make them
-    where they come first."""
-    return shared_folder / "cache of the main job"
+def main_job(shared_folder: Path) -> tuple[str, Path]:
+    """What the main job prints as JSON, as a newcomer runs it, and its cache. Who comes first runs
+    it, in a process of its own; other workers wait."""
+    import fcntl
+
+    cache = shared_folder / "cache of the main job"
+    with (shared_folder / "main job.json").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if not (said := file.read()):
+            command = ("-m", "gcsim", "run", "alexnet_32node", "--json", "-q")
+            said = printed(*command, folder=shared_folder, seconds=1500, GCSIM_CACHE_DIR=str(cache))
+            file.write(said)
+    return said, cache
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +92,7 @@ def pytest_configure() -> None:
             signal.signal(number, usual)
 
 
-_LONGEST = (  # but for test_draws.py, which takes profiles of the main job: where there are any
+_LONGEST = (
     "test_main_job.py", "test_page.py", "test_ddp.py", "test_settings.py",
     "test_vision.py",
 )  # fmt: skip

@@ -15,16 +15,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory, main_job_cache: Path) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("main")
-    return ran("alexnet_32node", folder, main_job_cache)
-
-
-def ran(scenario: str, folder: Path, cache: Path) -> dict[str, Any]:
-    """Results of a scenario in a process of its own."""
-    command = ("-m", "gcsim", "run", scenario, "--json", "-q")
-    said = printed(*command, folder=folder, seconds=1500, GCSIM_CACHE_DIR=str(cache))
-    document: dict[str, Any] = json.loads(said)
+def results(main_job: tuple[str, Path]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(main_job[0])
     return document
 
 
@@ -74,7 +66,8 @@ def test_it_stays_within_six_gibibytes(results: dict[str, Any]) -> None:
 
 
 def test_every_compressor_runs_end_to_end(tmp_path: Path) -> None:
-    rows = ran("compressor_zoo", tmp_path, tmp_path / "cache")["rows"]
+    command = ("-m", "gcsim", "run", "compressor_zoo", "--json", "-q")
+    rows = json.loads(printed(*command, GCSIM_CACHE_DIR=str(tmp_path)))["rows"]
     assert {row["compressor"] for row in rows} == set(REGISTRY)
     for row in rows:
         assert row["iteration_s"] > 0

@@ -33,7 +33,7 @@ from gcsim.files import json_text
 from gcsim.scenarios.advice.break_even import break_even, no_break_even
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, KnownTraffic
-from gcsim.scenarios.advice.open_questions import WHICH_WAY, is_choice, of_the_bus, open_questions
+from gcsim.scenarios.advice.open_questions import is_choice, open_questions, to_find_out
 from gcsim.scenarios.advice.other_code import other_code
 from gcsim.scenarios.advice.question import SUPPOSED_LOOP, Question, Words, question_about
 from gcsim.scenarios.advice.slowest_link import slowest_link
@@ -383,8 +383,10 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 
 def _sections(advice: Advice) -> Iterator[sections.Section]:
-    if any(of_the_bus(one.answer) for one in advice.findings.open):
-        yield "First", [WHICH_WAY]
+    if (dense := advice.verdict.dense) is not None:
+        first = [to_find_out(one, dense.iteration_s) for one in advice.findings.open]
+        if commands := [one for one in dict.fromkeys(first) if one]:
+            yield "First", commands
     for word, parts in sections.answer_sections(advice):
         hooked = advice.loop and any("gcsim.ddp_hook" in one for one in parts)
         needs = f"# gcsim's hook needs DistributedDataParallel, not the loop {advice.loop!r}:"

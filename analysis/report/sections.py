@@ -237,10 +237,10 @@ def _safe(advice: Recommendation) -> list[str]:
     if mean <= _LEFT * best * steps:
         return found
     more = f" in {steps_as_dense(steps)}" if steps != 1 else ""
-    return [*found, f"mean {elapsed(mean)}; Use: {elapsed(best)}{more}"]
+    return [*found, f"mean {elapsed(mean)}, that of {short(use)} {elapsed(best)}{more}"]
 
 
-_SKEWED = 0.1  # relative difference of a median ratio and the ratio of medians that is mentioned
+_SKEWED = 0.1  # relative difference of two estimates of one figure that is mentioned
 _OPEN = 0.05  # probability of being faster above which a method is too close to call
 _LEFT = 1.3  # ratio of the safe method's expected time to the used one's that is mentioned
 
@@ -372,8 +372,12 @@ def _limit(advice: Recommendation) -> list[str]:
         if label in limits
     ]
     found = [part for part in found if part]
-    if found and advice.result.rows[-1].iteration_draws_s:
-        found[0] = f"with default inputs, {found[0]}"
+    dense = advice.verdict.dense
+    if found and dense is not None and dense.iteration_draws_s:
+        stated = dense.iteration_as_stated_s or dense.iteration_s
+        differs = abs(stated - dense.iteration_s) > _SKEWED * dense.iteration_s
+        time = f" ({elapsed(stated)})" if differs else ""
+        found[0] = f"with default inputs{time}, {found[0]}"
     return found
 
 

@@ -9,7 +9,6 @@ logarithmically.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ _GRID: dict[str, Any] = {"color": "#E4E4E4", "linewidth": 0.7}
 _TARGET: dict[str, Any] = {
     "color": style.GREY, "linewidth": 1.0, "linestyle": (0, (4, 2)), "zorder": 0.8,
 }  # fmt: skip
-_HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.4}
 _WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62  # inches of a panel's axes, and left of them
 _MARK = 7.0  # size in points of a mark at the target
 _LABEL, _LETTER = 0.2, 0.072  # inches of a name's height, and of a letter
@@ -142,49 +140,6 @@ def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[flo
     axes.yaxis.set_major_locator(FixedLocator(ERRORS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 - value:g}"))
     axes.set_ylim(*cut(*axes.get_ylim(), ends, level))
-
-
-def ratio_figure(result: TrainingResult) -> Figure:
-    """Draw final accuracy or loss against the reduction of traffic; bars span the seeds, and points
-    with too few steps are hollow."""
-    with style.settings():
-        figure = style.new_figure(8.6, 4.9)
-        axes = figure.subplots()
-        looks = styles(result)
-        rows = [row for row in ranking(result) if not row.untrained]
-        dense, ends, level = max(row.wire_bytes_per_worker for row in rows), [], level_of(result)
-        for row in sorted(rows, key=lambda row: list(looks).index(row.label)):
-            if row.wire_bytes_per_worker:
-                last = [distance(result.measure, value) for value in row.final(result.measure)]
-                ends.append(median(last))
-                _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row)
-        axes.set_xscale("log")
-        style.plain_ticks(axes.xaxis)
-        _measure_axis(axes, result.measure, level, ends)
-        axes.set_xlabel("compression ratio to the method that sends most, mean over training")
-        axes.set_ylabel(f"final {_NAMES[result.measure]} on samples held out")
-        name = result.scenario.get("name", "scenario")
-        axes.set_title(f"{name}: {result.measure} against compression")
-        axes.grid(**_GRID)
-        if any(row.too_short for row in rows):
-            hollow = {"color": style.GREY, **_HOLLOW}
-            axes.plot([], [], "o", label="hollow: inconclusive", **hollow)
-        axes.legend(
-            loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, frameon=False,
-            fontsize=8.5,
-        )  # fmt: skip
-        figure.subplots_adjust(left=0.085, right=0.7, top=0.92, bottom=0.12)
-        return figure
-
-
-def _point(
-    axes: Axes, ratio: float, last: Sequence[float], look: style.LineStyle, row: TrainedRow
-) -> None:
-    axes.vlines(ratio, min(last), max(last), color=look.colour, linewidth=1.0)
-    own = style.look_of(look, 1.6) | ({"marker": "."} if look.muted else {})
-    if row.too_short:
-        own |= {"markeredgecolor": look.colour, **_HOLLOW}
-    axes.plot([ratio], [median(last)], label=row.label, **{**own, "linestyle": "none"})
 
 
 def _interpolated(

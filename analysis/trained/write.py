@@ -71,7 +71,6 @@ RESULTS: dict[str, Writer] = {
 FIGURES: dict[str, Writer] = {
     "accuracy.png": drawing("gcsim.analysis.trained.curves:curves_figure"),
     "speedup_to_target.png": drawing("gcsim.analysis.trained.intervals:gains_figure"),
-    "accuracy_and_compression.png": drawing("gcsim.analysis.trained.curves:ratio_figure"),
 }
 
 

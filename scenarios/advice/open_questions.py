@@ -7,7 +7,7 @@ from typing import Literal
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.question import SUPPOSED_HALF, Question
-from gcsim.scenarios.findings import Answer
+from gcsim.scenarios.findings import Answer, OpenAdvice
 from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
 
@@ -47,6 +47,7 @@ def open_questions(question: Question) -> Iterator[Answer]:
 
 
 _BETWEEN = "training.between="
+_RDMA, _TCP = "RDMA", "TCP"
 _ENDS: tuple[Literal["nodes", "racks"], ...] = ("nodes", "racks")
 
 
@@ -61,9 +62,9 @@ def _of_the_network(question: Question) -> Iterator[Answer]:
             yield _answer(words, "--limited", "cluster.network.limited=true")
         remote = f"{entry_name(link)}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
-            yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
+            yield _answer(_RDMA, f"--network {remote}", f"cluster.network={remote}")
     elif isinstance(said := question.stated("cluster", "network"), str) and supposes_rdma(said):
-        yield _answer("TCP", f'--network "{said} TCP"', f'cluster.network="{said} TCP"')
+        yield _answer(_TCP, f'--network "{said} TCP"', f'cluster.network="{said} TCP"')
 
 
 _WAYS = {
@@ -76,16 +77,26 @@ _PEER = {"peer": "a driver that allows peer access: via P2P"}
 """The way between GeForce boards with such a driver (`gcsim validate pcie` has boxes with both)."""
 
 
-WHICH_WAY = (
+_WHICH_WAY = (
     "find out how the GPUs talk: NCCL_DEBUG=INFO logs via P2P or via SHM, "
     "nvidia-smi topo -m shows the way"
 )
 """Command whose output decides between these ways (NCCL: src/transport/p2p.cc and shm.cc)."""
+_WHICH_CARRIER = (
+    "find out whether NCCL uses RDMA: NCCL_DEBUG=INFO logs NET/IB (RDMA, also RoCE) or "
+    "NET/Socket (TCP)"
+)
+"""Command whose output decides between RDMA and TCP (NCCL: transport/net_ib.cc, net_socket.cc)."""
+_DECIDES = 1.5  # factor between dense iterations from which RDMA or TCP is asked for first
 
 
-def of_the_bus(answer: Answer) -> bool:
-    """Whether an answer is about the way between two GPUs."""
-    return any(one.startswith("cluster.intra_node=") for one in answer.overrides)
+def to_find_out(found: OpenAdvice, dense_s: float) -> str | None:
+    """Return a command that decides whether this answer holds, if it matters for the `dense_s`
+    seconds of dense training."""
+    if any(one.startswith("cluster.intra_node=") for one in found.answer.overrides):
+        return _WHICH_WAY
+    matters = max(found.dense_s / dense_s, dense_s / found.dense_s) >= _DECIDES
+    return _WHICH_CARRIER if matters and found.answer.words in {_RDMA, _TCP} else None
 
 
 def is_choice(answer: Answer) -> bool:

@@ -374,8 +374,21 @@ def _idle_processors(
         yield from _on_host(stated.get("compute") or {}, cluster, training)
 
 
-def warn_of_idle_sums(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> None:
-    """Warn of changed rates for types that no method adds, known only from the traffic."""
+_UNSTABLE = 2  # ratio of a warm-up's highest loss to its first one that is warned of
+
+
+def warn_of_traffic(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> None:
+    """Warn of what only the traffic shows: a warm-up whose loss rises, and changed rates for types
+    that no method adds."""
+    losses = profiles[0].gradients.get("warmup_losses")
+    if isinstance(losses, list | tuple) and losses and max(losses) > _UNSTABLE * losses[0]:
+        rate = profiles[0].gradients.get("learning_rate")
+        warn_once(
+            Path(scenario.name),
+            f"the loss rises from {losses[0]:.3g} to {max(losses):.3g} in the warm-up, so update "
+            "errors, and bytes that depend on gradients, are not those of a training that learns; "
+            f"choose a lower gradients.learning_rate than {rate}",
+        )
     added = {
         record.dtype if record.dtype in DTYPES else "float32"
         for profile in profiles

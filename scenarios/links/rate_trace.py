@@ -24,7 +24,7 @@ from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
 from gcsim.scenarios.reading.checking import AnySection, Section, check, invalid
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
+from gcsim.scenarios.reading.types import PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
 
 _AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rate forever)"
@@ -53,7 +53,6 @@ class TraceSection(Section):
     points: Annotated[list[_PointEntry], Field(min_length=1, max_length=MOST_POINTS)] | None = None
     duration: PositiveDuration | None = None
     after: Literal["repeat", "hold"] | None = None
-    back_to: Duration = Fraction(0)
 
     _rates: RateTrace | None = PrivateAttr(default=None)
 
@@ -118,7 +117,6 @@ class TraceSection(Section):
             rates=tuple(rate for _, rate in points),
             duration=self._duration(times),
             after=self.after,
-            back_to=self.back_to,
         )
 
     def _duration(self, times: tuple[Fraction, ...]) -> Fraction:

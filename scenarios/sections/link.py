@@ -285,16 +285,13 @@ def _uplink(up: Uplink) -> dict[str, Any]:
 
 def _trace(trace: RateTrace) -> dict[str, Any]:
     points = zip(trace.times, trace.rates, strict=True)
-    entries: dict[str, Any] = {
+    return {
         "points": [
             [units.exact(time, "time"), units.exact(rate, "bandwidth")] for time, rate in points
         ],
         "duration": units.exact(trace.duration, "time"),
         "after": trace.after,
     }
-    if trace.back_to:
-        entries["back_to"] = units.exact(trace.back_to, "time")
-    return entries
 
 
 def _trace_facts(trace: RateTrace) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
-from gcsim.scenarios.checks.doubtful import warn_of_idle_sums
+from gcsim.scenarios.checks.doubtful import warn_of_traffic
 from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import Result
@@ -128,7 +128,7 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
     if task.measure_only:
         return tuple((key, _stored(key)) for key in keys)
     check_trace(scenario)
-    warn_of_idle_sums(scenario, profiles)
+    warn_of_traffic(scenario, profiles)
     passes = measured_passes(scenario, profiles[0])
     result = simulated_run(
         scenario, keys, profiles, passes, progress=watcher, timelines=False, prices=kept.prices

@@ -104,7 +104,7 @@ def test_batches_by_speed_are_proposed_where_they_are_faster(fast: str, offered:
     """An A100 is faster than a V100; two V100 have equal batches by speed, too."""
     Path("unlike.yaml").write_text(
         f"""\
-model: resnet50
+model: googlenet
 batch_size: 64
 gradients: {{source: synthetic}}
 cluster: {{network: 25gbe, groups: [{{nodes: 1, device: {fast}}}, {{nodes: 1, device: v100}}]}}

@@ -525,20 +525,14 @@ def test_a_sweep_that_was_killed_goes_on_and_loses_nothing(
         assert (here / OUT / name).read_bytes() == (here / "whole" / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
 def test_an_interrupt_is_one_line_and_exit_130(
-    here: Path,
-    started: Callable[..., subprocess.Popen[str]],
-    slow: dict[str, str],
-    number: signal.Signals,
+    here: Path, started: Callable[..., subprocess.Popen[str]], slow: dict[str, str]
 ) -> None:
     points = here / OUT / "points"
     process = started(*MANY, "--jobs", "1", "-q", **slow)
     wait_until(lambda: points.is_dir() and len(list(points.glob("[!.]*.json"))) >= 2)
     workers = children(process.pid)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=600)
     kept = len(list(points.glob("[!.]*.json")))
     assert process.returncode == 130
@@ -550,11 +544,8 @@ def test_an_interrupt_is_one_line_and_exit_130(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
-)
 def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
-    here: Path, started: Callable[..., subprocess.Popen[str]], number: signal.Signals
+    here: Path, started: Callable[..., subprocess.Popen[str]]
 ) -> None:
     empty = here / "cache"
     endless = ("--set", "gradients.warmup_steps=100000", "--grid", "cluster.nodes=1,2")
@@ -563,7 +554,7 @@ def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
     workers = children(process.pid)
     assert len(workers) == 1  # stage 1 has the machine to itself
     time.sleep(1)  # until it trains: whoever has just made a folder does not hold it yet
-    process.send_signal(number)
+    process.send_signal(signal.SIGKILL)
     process.communicate(timeout=600)
     wait_until(lambda: gone(workers))
     assert list(empty.glob("gradients-*")) == []

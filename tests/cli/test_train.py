@@ -26,7 +26,7 @@ train: {task: digits, workers: 2, steps: 60, evaluate_every: 10, target: {accura
 """
 FILES = {
     "training.json", "training.csv", "scenario.yaml", "accuracy.png", "speedup_to_target.png",
-    "accuracy_and_compression.png", "report.html", "curves.csv",
+    "report.html", "curves.csv",
 }  # fmt: skip
 
 

@@ -103,12 +103,8 @@ class Recording:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self.done:
-                return
-            if kind is None:
+            if kind is None and not self.done:
                 self._finish_early()
-            elif self._wanted.keep_partial and self.iterations:
-                self._finish()
         finally:
             self._close()
 
@@ -126,12 +122,6 @@ class Recording:
                 "workers",
                 "every rank is a worker of the trace",
                 "leave workers out, or record one process with distributed=False",
-            ),
-            (
-                many and wanted.keep_partial,
-                "keep_partial",
-                "ranks that fail cannot agree on what to keep",
-                "leave it out under torch.distributed",
             ),
             (
                 wanted.second_moments and wanted.workers > 1,

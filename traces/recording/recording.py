@@ -43,7 +43,6 @@ def record(
     max_size: str | None = None,
     scaler: Any = None,
     allow_unused: bool = False,
-    keep_partial: bool = False,
     distributed: bool = True,
     quiet: bool = False,
 ) -> Recording:
@@ -83,8 +82,6 @@ def record(
         overflow are skipped, as it skips the optimiser's step.
     allow_unused
         Store zeros for a parameter whose gradient does not arrive, instead of refusing.
-    keep_partial
-        Keep the complete iterations if the loop is interrupted or fails; else nothing is kept.
     distributed
         False: this process records alone even if `torch.distributed` is initialised.
     quiet
@@ -111,7 +108,6 @@ def record(
             second_moments=second_moments,
             max_bytes=None if max_size is None else parse_bytes(max_size),
             allow_unused=allow_unused,
-            keep_partial=keep_partial,
             distributed=distributed,
             quiet=quiet,
         ),

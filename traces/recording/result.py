@@ -31,7 +31,6 @@ class Wanted:
     second_moments: bool
     max_bytes: int | None
     allow_unused: bool
-    keep_partial: bool
     distributed: bool
     quiet: bool
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import simpy
@@ -319,12 +319,13 @@ class RingPrograms:
         )
 
     def sending(self, record: CollectiveRecord) -> Picoseconds | None:
-        """Return how long a rank sends in a collective, at most; None: it runs exclusively."""
+        """Return how long a rank sends in a collective from time 0 on, at most; None: it runs
+        exclusively."""
         program = self(record)
         if program is None:
             return None
         return max(
-            sum(link.serialization(size) for size in sizes if size != NOTHING)
+            reduce(link.departure, (size for size in sizes if size != NOTHING), 0)
             for link, sizes in zip(program.links, sizes_of(program, program.ranks), strict=True)
         )
 

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,9 @@ FOLDER = Path(gcsim.__file__).parent.parent / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 MEASURED = "characters_widths"
 """Its model is in no shipped profile."""
+OTHERS = {"characters_8", "characters_sgd", "characters_long_sgd", "textures_long_sgd"}
+"""Those of `characters_adamw`, `characters_long` and `textures_long` with another optimizer or
+target."""
 
 
 OWN = ["uncertainty.discrepancy=false", "uncertainty.draws=48"]
@@ -43,6 +47,7 @@ OWN = ["uncertainty.discrepancy=false", "uncertainty.draws=48"]
 median of as many worlds as there are."""
 
 
+@cache
 def result_of(name: str) -> Result:
     """At the smallest and the largest size, of the methods whose traffic is shipped."""
     scenario = load_scenario(name, OWN)
@@ -160,7 +165,14 @@ def check_curves(result: Result) -> None:
             assert 0 < height <= row.workers * 1.001
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != MEASURED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name in OTHERS))
+        for name in NAMES
+        if name != MEASURED
+    ],
+)
 def test_text_page_csv_json_and_advice_have_the_estimate_of_the_worlds(name: str) -> None:
     result = result_of(name)
     check_rows(result)

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from gcsim.analysis.plots import style
 from gcsim.analysis.trained.charts import chart_sections
-from gcsim.analysis.trained.curves import curves_figure, ratio_figure
+from gcsim.analysis.trained.curves import curves_figure
 from gcsim.analysis.trained.intervals import gains_figure
 from gcsim.scenarios.result import Curve
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
@@ -107,10 +107,9 @@ def test_no_mark_covers_another(result: TrainingResult) -> None:
 
 def test_a_loss_has_its_own_axis(result: TrainingResult) -> None:
     shown = replace(result, target="loss 0.2", measure="loss")
-    for figure in (curves_figure(shown), ratio_figure(shown)):
-        axes = figure.axes[0]
-        assert any([y for _, y in at(line)] == [0.2, 0.2] for line in axes.lines)
-        assert axes.get_ylim()[0] < axes.get_ylim()[1]
+    axes = curves_figure(shown).axes[0]
+    assert any([y for _, y in at(line)] == [0.2, 0.2] for line in axes.lines)
+    assert axes.get_ylim()[0] < axes.get_ylim()[1]
 
 
 def test_a_name_is_joined_to_the_end_of_its_line(result: TrainingResult) -> None:
@@ -124,16 +123,6 @@ def test_a_name_is_joined_to_the_end_of_its_line(result: TrainingResult) -> None
         assert leaders
         for line in leaders:
             assert to_data.transform(at(line)[0]) == pytest.approx((20.0, 0.1))
-
-
-def test_points_of_too_few_steps_are_hollow_and_the_legend_says_so(result: TrainingResult) -> None:
-    axes = ratio_figure(result).axes[0]
-    points = [line for line in axes.lines if len(at(line)) == 1]
-    hollow = {str(line.get_label()): line.get_markerfacecolor() == "white" for line in points}
-    assert hollow == {row.label: row.label == "short" for row in result.rows}
-    legend = axes.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()][-1] == "hollow: inconclusive"
 
 
 def test_points_are_filled_where_methods_are_told_apart_from_dense_training(

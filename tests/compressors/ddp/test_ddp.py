@@ -30,9 +30,9 @@ from tests.compressors.ddp.ranks import LENGTHS, requests
 
 JOBS = {
     2: ("collectives", "as_on_a_gpu", "together_on_cpu", "with_options", "all_trials"),
-    COUNT: ("registry", "collectives", "as_on_a_gpu", "loops"),
+    COUNT: ("registry", "collectives", "as_on_a_gpu", "loops", "some_trials"),
     # four train in `tests/traces/training/test_against_ddp.py`
-    4: ("collectives", "as_on_a_gpu", "between_nodes", "some_trials"),
+    4: ("collectives", "as_on_a_gpu", "between_nodes"),
 }
 """What so many ranks do, one job after the other."""
 CASES = carried()
@@ -86,12 +86,12 @@ def test_updates_between_nodes_equal_lockstep_of_the_nodes(ranks: Results) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("count", "job", "cases"), [(2, "all_trials", CASES), (4, "some_trials", each_exchange())]
+    ("count", "job", "cases"), [(2, "all_trials", CASES), (COUNT, "some_trials", each_exchange())]
 )
 def test_each_method_is_skipped_and_saved(
     ranks: Results, count: int, job: str, cases: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    """Overflows and restarts leave no trace; between four ranks, one method for each kind of
+    """Overflows and restarts leave no trace; between three ranks, one method for each kind of
     exchange."""
     for rank, found in enumerate(ranks(count, job)):
         wrong = [

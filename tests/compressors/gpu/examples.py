@@ -15,7 +15,7 @@ from gcsim.compressors.segments import Segments
 
 LENGTHS = (0, 1, 7, 8, 9, 63, 2047, 2049, 4097)
 few = settings(
-    max_examples=settings().max_examples // 8,
+    max_examples=settings().max_examples // 5,
     phases=(Phase.explicit, Phase.generate),  # an interpreter is too slow to look for the least
 )
 SEEDS = st.integers(0, 2**32 - 1)

@@ -82,7 +82,8 @@ def flat(parts: list[Tensor], size: int) -> tuple[Tensor, Cells]:
 def test_tables_and_what_is_rounded_between_their_levels(
     parts: list[Tensor], size: int, count: int, key: np.uint64
 ) -> None:
-    """Without zeros of both signs, which a sort may order as it likes."""
+    """Without zeros of both signs, which a sort may order as it likes; in at most 67 buckets."""
+    size = max(size, sum(map(len, parts)) // 64)
     values, cells = flat([part + 0.0 for part in parts], size)
     found = demand_same(bucket_levels.quantiles, values, cells, count, None)
     keys = key + np.arange(len(parts), dtype=np.uint64)

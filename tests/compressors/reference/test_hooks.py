@@ -69,6 +69,7 @@ def test_a_cast_overflows_before_the_division_could_help() -> None:
     assert Team("fp16", [(2,)]).step(given)[0].tolist() == [49984.0, 6e4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", POWER_SGD)
 def test_powersgd_is_equal_to_the_hook_given_its_draws(
     hooks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, name: str
@@ -113,6 +114,7 @@ def test_powersgd_with_options_passes_all_checks() -> None:
     check("torch_powersgd", {"start": 0, "rank": 3, "epsilon": 1e-8})
 
 
+@pytest.mark.long
 def test_post_local_steps_are_those_of_hook_optimiser_and_averager(
     hooks: list[dict[str, Any]],
 ) -> None:
@@ -140,6 +142,7 @@ def test_post_local_windows_end_with_an_averaging() -> None:
     assert [cls.phase(parameters, n) for n in (0, 6, 7)] == ["dense", "dense", "averaging"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["pertensor", "perchannel"])
 def test_quantisation_is_equal_to_the_hook_bit_for_bit(
     hooks: list[dict[str, Any]], name: str

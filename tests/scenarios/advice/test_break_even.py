@@ -44,10 +44,13 @@ def at_rate(engine: Engine, rate: float) -> tuple[str, ...]:
     return link.at(rate)
 
 
-def run_with(engine: Engine, overrides: Sequence[str]) -> dict[str, Row]:
-    """Rows of a whole run with these settings, and the profiles that the engine has."""
+def run_with(engine: Engine, overrides: Sequence[str], *labels: str) -> dict[str, Row]:
+    """Rows of dense training and these methods of a run with these settings, and the profiles that
+    the engine has."""
     scenario = engine.question.changed(overrides)
     assert scenario is not None
+    chosen = [one for one in scenario.compressors if one.label in ("dense", *labels)]
+    scenario = replace(scenario, compressors=tuple(chosen))
     profiles: list[TrafficProfile] = []
     for choice in scenario.compressors:
         known = engine.known(choice, scenario)
@@ -166,7 +169,7 @@ def test_at_the_rate_both_take_the_same_time_and_beyond_it_their_order_flips() -
         assert one.rate is not None
 
         def gain(rate: float, label: str = one.label) -> float:
-            rows = run_with(engine, at_rate(engine, rate))
+            rows = run_with(engine, at_rate(engine, rate), label)
             return math.log(rows["dense"].iteration_s / rows[label].iteration_s)
 
         # the median over the worlds, each a line between two rates; here a ratio of medians
@@ -184,7 +187,7 @@ def test_a_method_without_a_rate_is_faster_everywhere_or_nowhere() -> None:
         if one.rate is not None:
             continue
         for rate in (1e6, 1e9, 1e11):
-            rows = run_with(engine, at_rate(engine, rate))
+            rows = run_with(engine, at_rate(engine, rate), one.label)
             faster = rows[one.label].iteration_s < rows["dense"].iteration_s
             assert faster == one.pays, (one.label, rate)
 
@@ -212,17 +215,17 @@ def test_a_change_saves_what_a_run_with_it_saves(
 ) -> None:
     base = question(**words)
     engine = Engine(replace(base, overrides=(*base.overrides, setting)))
-    now = run_with(engine, [])
+    now = run_with(engine, [], "fp16")
     found = changes(engine, ["fp16"])
     words = {one.words: one for one in found}
     assert f"twice {said}" in words
     assert ("NCCL" in words) <= ("gloo" in setting)
     assert "local SGD, 4 steps" in words
+    local = "post-local SGD, 4 steps"
     for one in found:
-        then = run_with(engine, list(one.overrides))
+        then = run_with(engine, list(one.overrides), "fp16", local)
         for label, saved in one.saves_s.items():
-            row = then[label] if label in then and not one.overrides[0].startswith(
-                "compressors") else then["post-local SGD, 4 steps"]  # fmt: skip
+            row = then[local if one.overrides[0].startswith("compressors") else label]
             # as many samples: of four micro-batches a quarter of the iteration
             samples = row.throughput_samples_per_s * row.iteration_s
             usual = now[label].throughput_samples_per_s * now[label].iteration_s
@@ -237,7 +240,7 @@ def test_the_slowest_link_breaks_even() -> None:
     engine = Engine(replace(base, overrides=(*base.overrides, racks)))
     (found,) = break_even(engine, ["fp16"], [], lambda: None)
     assert found.rate is not None
-    rows = run_with(engine, [f"cluster.racks.uplink.bandwidth={found.rate} bit/s"])
+    rows = run_with(engine, [f"cluster.racks.uplink.bandwidth={found.rate} bit/s"], "fp16")
     assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.05)
 
 
@@ -266,7 +269,7 @@ def test_in_unlike_groups_the_slowest_links_break_even(
         assert changed is not None
         links = [one.cluster.nic(node) for one in (changed, engine.scenario) for node in nodes]
         assert [node for node in nodes if links[node] != links[4 + node]] == moved
-        speedup = run_with(engine, overrides)[label].speedup_vs_dense
+        speedup = run_with(engine, overrides, label)[label].speedup_vs_dense
         assert speedup is not None
         assert (speedup > 1) is pays
 
@@ -343,7 +346,7 @@ def test_what_is_proposed_can_be_set() -> None:
 
 def test_parts_of_the_time_are_those_of_the_row() -> None:
     engine = Engine(question())
-    rows = run_with(engine, [])
+    rows = run_with(engine, [], "fp16")
     for label, one in limits(engine, ["fp16"]).items():
         row = rows[label]
         whole = one.compute_s + one.encode_s + one.decode_s + one.waits_s

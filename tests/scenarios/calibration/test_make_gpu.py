@@ -7,18 +7,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TextIO
 
 import pytest
 import torch
 
 from gcsim.compressors.conformance import CHECKS
 from gcsim.scenarios import catalog
+from gcsim.scenarios.calibration.device import calibrate_device
 from tests.benchmarks.gpu import __main__ as make_gpu
 from tests.benchmarks.gpu import profiled, shipped
 from tests.benchmarks.gpu.crew import Row, Table, read, work
 from tests.benchmarks.gpu.page import page
+from tests.command import Finished, gcsim
 
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "analysis/validation/suites/gpu_hook"
@@ -46,7 +50,17 @@ def test_on_a_gpu_that_is_the_cpu_all_is_equal_and_stages_take_time(tmp_path: Pa
 
 @pytest.mark.long
 def test_the_other_parts_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(make_gpu.SECONDS, "calibrate", 300)  # a processor that others use, too
+    """Their commands in this process, with one method's kernels."""
+
+    def here(command: list[str], *, stdout: TextIO, **_: object) -> Finished:
+        done = gcsim(*command[3:], folder=tmp_path)
+        stdout.write(done.stdout + done.stderr)
+        return done
+
+    commands = SimpleNamespace(run=here, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(make_gpu, "subprocess", commands)
+    few = partial(calibrate_device, seconds=1e-9, compressors=["signsgd"])
+    monkeypatch.setattr("gcsim.scenarios.calibration.device.calibrate_device", few)
     text = run(tmp_path, "hook", "deployed", "calibrate", "main")
     assert "| fp16 | equal |" in text
     _, rows = read(tmp_path / "deployed.csv")

@@ -37,10 +37,6 @@ def test_points_make_a_trace_in_the_place_of_the_bandwidth() -> None:
     assert shorter.trace.duration == 2
     held = link(f"{{latency: 7 ms, trace: {{points: {points}, after: hold}}}}")
     assert held.rate == 20 * MBIT
-    later = link(f"{{latency: 7 ms, trace: {{points: {points}, back_to: 1 s, after: repeat}}}}")
-    assert later.trace is not None
-    assert later.trace.back_to == 1
-    assert later.rate == 20 * MBIT
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,11 @@ def traces(draw: st.DrawFn) -> RateTrace:
     after: Literal["repeat", "hold"] = draw(st.sampled_from(["repeat", "hold"]))
     duration = Fraction(instants[-1] + draw(st.integers(1, 10**9)), 1000)
     carried = [draw(st.one_of(st.just(Fraction(0)), rates)) for _ in instants[1:]]
-    back_to = Fraction(0)
-    if after == "repeat" and draw(st.booleans()):
-        back_to = Fraction(draw(st.integers(0, instants[-1])), 1000)
     return RateTrace(
         times=tuple(Fraction(instant, 1000) for instant in instants),
         rates=(*carried, draw(rates)),
         duration=duration,
         after=after,
-        back_to=back_to,
     )
 
 

@@ -140,3 +140,16 @@ def test_kept_gradients_stay_within_their_bound_and_the_oldest_go_first(
 def test_without_the_cache_nothing_is_kept(tmp_path: Path) -> None:
     running.run(load(tmp_path, SCENARIO, "compressors=[none]"), cache=False)
     assert not (tmp_path / "cache" / "gradients").exists()
+
+
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_a_warm_up_whose_loss_rises_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rate: float
+) -> None:
+    """LeNet learns at 0.01; a hundred times that multiplies its loss, which stays finite."""
+    changes = (f"gradients.learning_rate={rate}", "gradients.warmup_steps=4", "compressors=[none]")
+    scenario = load(tmp_path, SCENARIO, *changes)
+    losses = running.run(scenario).provenance["gradients"]["warmup_losses"]
+    rises = max(losses) > 2 * losses[0]
+    assert rises is (rate == 1)
+    assert ("in the warm-up" in caplog.text) is rises

@@ -324,7 +324,7 @@ def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: P
     (tmp_path / "script.py").write_text(
         "import gcsim\n"
         "grid = {'compressors.1': ['mine:Same'], 'cluster.nodes': [1, 2]}\n"
-        "found = gcsim.sweep('small.yaml', grid)\n"
+        "found = gcsim.sweep('small.yaml', grid, jobs=1)\n"
         "print(sorted({row.label for row in found.rows}), len(found.failed))\n"
     )
     assert printed("script.py") == "['Same', 'dense', 'topk'] 0\n"

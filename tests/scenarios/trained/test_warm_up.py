@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gcsim.analysis.report.answer import plain
-from gcsim.analysis.trained.curves import curves_figure, ratio_figure
+from gcsim.analysis.trained.curves import curves_figure
 from gcsim.analysis.trained.intervals import gains_figure
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import training_page
@@ -111,7 +111,7 @@ def test_a_method_that_hardly_compresses_has_no_steps_no_speedup_and_no_verdict(
     assert "dense sends " not in text
     assert not any(rows[label].untrained for label in ("dense", "in time", "own dense"))
     assert not {curve.label for curve in result.curves} & {*LATE}
-    for figure in (curves_figure, gains_figure, ratio_figure):
+    for figure in (curves_figure, gains_figure):
         shown = figure(result).axes[0].get_legend_handles_labels()[1]
         assert not {*shown} & {*LATE}
     assert "not trained: compression begins at step 1000" in str(training_page(result, "train"))

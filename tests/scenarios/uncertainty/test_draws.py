@@ -42,20 +42,8 @@ from gcsim.simulator.predict import predict
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 from gcsim.traces.profile import Compute, Exchange, Layer, ModelFacts, Phase, Step, TrafficProfile
-from tests.scenarios.uncertainty.shared import just
+from tests.scenarios.uncertainty.shared import just, longer
 from tests.simulator.traffic import traffic
-
-
-def longer(compute: ComputeTimes, factor: float) -> ComputeTimes:
-    """The passes `factor` times as long."""
-    exact = Fraction(factor)
-    return replace(
-        compute,
-        forward=round(compute.forward * exact),
-        backward=round(compute.backward * exact),
-        parts=tuple(int(part * exact) for part in compute.parts),
-    )
-
 
 TEXT = """\
 model: lenet
@@ -571,12 +559,12 @@ def test_the_printed_interval_holds_80_percent_of_exact_worlds(
 @pytest.mark.long
 @pytest.mark.parametrize("nodes", [2, 8])
 def test_percentiles_of_a_shipped_scenario_are_near_those_of_exact_worlds(
-    nodes: int, main_job_cache: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: int, main_job: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """240 simulations each, and what the compressors take where they are not in the cache. On 2
     nodes, as stated, DGC's second device takes a piece of backward before a selection that its
     first device takes first, and both wait; in most worlds neither does."""
-    monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job_cache))
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job[1]))
     settings = {"cluster.nodes": f"[{nodes}]", "uncertainty.discrepancy": "false"}
     settings["uncertainty.draws"] = "24"
     scenario = load_scenario("alexnet_32node", settings)

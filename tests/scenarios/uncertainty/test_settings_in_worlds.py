@@ -26,9 +26,8 @@ from gcsim.scenarios.running.simulate import (
 from gcsim.scenarios.uncertainty.figures import kinds_of_devices
 from gcsim.scenarios.uncertainty.worlds import cluster_in, training_in
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import predict
-from tests.scenarios.uncertainty.shared import just
+from tests.scenarios.uncertainty.shared import just, longer
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -54,20 +53,21 @@ SHORT: list[Setting] = [
 
 
 def settings() -> Iterator[Setting]:
-    """A grid of what is not in `SHORT`."""
-    for strategy in ("ddp", "zero1", "zero2", "zero3", "hsdp"):
-        for own in ((), ("training.accumulation=4",)):
-            yield GPT2, (STRATEGY + strategy, *own)
-        yield RESNET, (STRATEGY + strategy,)
+    """What is not in `SHORT`: each pair of a strategy and a cluster, of two of a transport, ends of
+    compression and a stream."""
+    for number, strategy in enumerate(("ddp", "zero1", "zero2", "zero3", "hsdp")):
+        own = ("training.accumulation=4",) * (number % 2 == 0)
+        yield GPT2, (STRATEGY + strategy, *own)
         yield RESNET | {"network": "1gbe"}, (STRATEGY + strategy, f"{TRANSPORT}gloo")
-        yield UNLIKE, (STRATEGY + strategy,)
         if strategy != "hsdp":  # it shards inside nodes
+            yield UNLIKE, (STRATEGY + strategy,)
             yield SIZES | {"network": "25gbe"}, (STRATEGY + strategy,)
-    for transport in ("gloo", "mpich", "textbook", "nccl"):
-        for ends in ("workers", "nodes"):
-            for stream in ("compute", "side", "communicator"):
-                ways = f"training.between={ends}", f"training.encode_on={stream}"
-                yield RESNET, (TRANSPORT + transport, *ways)
+    streams = ("compute", "side", "communicator")
+    for number, transport in enumerate(("gloo", "mpich", "textbook", "nccl")):
+        for place, stream in enumerate(streams):
+            ends = ("workers", "nodes")[(number + place) % 2]
+            ways = f"training.between={ends}", f"training.encode_on={stream}"
+            yield RESNET, (TRANSPORT + transport, *ways)
     for transport in ("nccl", "gloo"):
         for ends in ("workers", "racks"):
             yield RESNET | {"nodes": 8}, (RACKS, f"training.between={ends}", TRANSPORT + transport)
@@ -147,14 +147,3 @@ def errors_of(words: dict[str, Any], overrides: Sequence[str]) -> list[float]:
             assert one * 1e12 >= float(least * changed.code.slowdown) * (1 - 1e-6)
             errors.append(one / exact.iteration - 1)
     return errors
-
-
-def longer(compute: ComputeTimes, factor: float) -> ComputeTimes:
-    """The passes `factor` times as long."""
-    exact = Fraction(float(factor))
-    return replace(
-        compute,
-        forward=round(compute.forward * exact),
-        backward=round(compute.backward * exact),
-        parts=tuple(int(part * exact) for part in compute.parts),
-    )

@@ -518,6 +518,17 @@ def test_on_links_that_change_over_time_absolute_time_counts(collectives: Collec
         assert [left for _, left in finishes(result, number, 5)] == expected.tolist()
 
 
+@pytest.mark.parametrize("collectives", [Collectives(), GLOO])
+def test_a_rank_sends_as_long_over_a_rate_that_never_changes(collectives: Collectives) -> None:
+    rate = Fraction(10**12)
+    trace = RateTrace(times=(Fraction(0),), rates=(rate,), duration=Fraction(1), after="repeat")
+    plain, traced = (
+        RingPrograms(cluster(5, collectives=collectives, network=network)).sending(all_reduce(200))
+        for network in (link(20), link(20, trace=trace))
+    )
+    assert traced == plain == 2 * 4 * 40  # a picosecond a byte: twice all five chunks but one
+
+
 def test_what_is_no_ring_runs_alone_and_nothing_beside_it() -> None:
     records = [gather(1), gather(2), gather(3)]
     ring = RingProgram(

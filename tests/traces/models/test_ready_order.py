@@ -34,10 +34,12 @@ QUICK = (
 )  # fmt: skip
 """The others take seconds, or gigabytes."""
 SAME_BLOCKS = {
-    "resnet101", "resnet152", "resnet56_cifar10", "resnet110_cifar10", "vgg19", "inception_v3",
-    "densenet161", "bert_large",
+    "resnet34", "resnet101", "resnet152", "resnet56_cifar10", "resnet110_cifar10", "vgg11", "vgg19",
+    "googlenet", "inception_v3", "densenet161", "lstm_ptb_1500", "lstm_wt2_650", "bert_large",
+    "gpt2",
 }  # fmt: skip
-"""More or wider blocks of a model that is run, or the same without its auxiliary head."""
+"""More, fewer or wider blocks of a model that is run, or the same for other inputs or without its
+auxiliary head."""
 
 Buckets = list[list[int]]
 """Numbers of the parameters of each bucket, in the order in which they are exchanged."""

@@ -457,24 +457,6 @@ def test_an_interrupt_leaves_nothing(
     assert list(hooks(model)) == []
 
 
-def test_an_interrupt_keeps_the_whole_iterations_when_asked(tmp_path: Path) -> None:
-    model = network()
-
-    def told(number: int, loss: Tensor) -> bool:
-        if number == 3:
-            raise KeyboardInterrupt
-        return bool(recording.step(loss))
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        gcsim.record(model, tmp_path / "t", keep_partial=True) as recording,
-    ):
-        train(model, 9, told)
-    assert Trace.open(tmp_path / "t").iterations == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["t"]
-    assert list(hooks(model)) == []
-
-
 def test_a_loop_that_ends_early_keeps_what_there_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,11 +51,11 @@ def test_256_images_a_second_a_machine_make_the_papers_speedup() -> None:
 
 @pytest.mark.long
 def test_the_traffic_in_the_data_is_what_the_methods_send(
-    main_job_cache: Path, monkeypatch: pytest.MonkeyPatch
+    main_job: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Minutes, where it is not in the cache. Gradients differ in their last bits between
     processors: what depends on their values, such as how much quantised runs pack, within 2 %."""
-    monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job_cache))
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job[1]))
     fresh = {profile.compressor: profile for profile in traffic()}
     assert set(fresh) == set(METHODS)
     for kind, row in rows().items():
