@@ -125,6 +125,11 @@ def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[flo
     top, with its limits and a line at the target."""
     axes.set_yscale("log")
     axes.axhline(level, **_TARGET)
+    shown = f"{level:g}" if measure == "loss" else f"{100 - level:g} %"
+    axes.annotate(
+        f"target {shown}", (0, level), (3, 3), xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points", size=8, color=style.GREY, annotation_clip=False,
+    )  # fmt: skip
     axes.yaxis.set_minor_locator(NullLocator())
     if measure == "loss":
         low, high = axes.set_ylim(*axes.get_ylim())

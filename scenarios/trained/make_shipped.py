@@ -17,6 +17,8 @@ from gcsim.scenarios.trained.runs import plan_of
 SCENARIOS = ("digits_8", "characters_8")
 PAPERS = ("orq_train", "variance_train", "variance_resnet")
 """Scenarios of tables of accuracies of six methods and more, in `scenarios/papers/scenarios`."""
+ALIKE = ("sampling_share",)
+"""Further scenarios there, of a paper's methods with another share."""
 _TINY = "gcsim.traces.networks.gpt2:transformer_tiny"
 LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("characters_sgd", ()),
@@ -37,7 +39,7 @@ WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_
 
 
 def of_paper(name: str) -> Scenario:
-    """Return a scenario of `PAPERS`."""
+    """Return a scenario of `PAPERS` or `ALIKE`."""
     return load_scenario(Path(__file__).parents[1] / "papers" / "scenarios" / f"{name}.yaml")
 
 

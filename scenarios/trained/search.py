@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 WIDER = 12  # most learning rates of a method beyond the stated ones
 COMPRESSED = 0.1  # least share of steps in which a trained method must compress
+_FIRST = 0.05  # share of steps, after warm-up, in which dense training learns if it does at all
 
 
 @dataclass(slots=True)
@@ -113,15 +114,15 @@ def train_all(
     widen: bool = False,
     progress: Progress,
     ended: Callable[[MethodTraining], None] = lambda dense: None,
-    compared: Callable[[MethodTraining], None] = lambda dense: None,
+    begun: Callable[[MethodTraining], None] = lambda dense: None,
 ) -> tuple[MethodTraining, ...]:
     """Train all methods, in the scenario's order; use cached and, unless `fresh`, shipped
-    trajectories, beyond whose rates only `widen` searches. Dense training goes first: `compared` is
-    called with it after the first steps of the stated rates, `ended` when it is finished; errors
-    that these raise end all training. Raises `InputError` for a wrong method, model or data, before
+    trajectories, beyond whose rates only `widen` searches. Dense training goes first: `begun` is
+    called after its first steps with the stated rates, `ended` when it is finished; errors that
+    these raise end all training. Raises `InputError` for a wrong method, model or data, before
     any training if a method's workers share more than collectives bring them."""
     check_jobs(jobs, dask)
-    search = _Search(scenario, fresh, widen, ended, compared)
+    search = _Search(scenario, fresh, widen, ended, begun)
     search.begin()
     if search.to_train:
         from gcsim.compressors.conformance import refuse_side_channels
@@ -165,11 +166,11 @@ class _Search:
         fresh: bool,
         widen: bool,
         ended: Callable[[MethodTraining], None] = lambda dense: None,
-        compared: Callable[[MethodTraining], None] = lambda dense: None,
+        begun: Callable[[MethodTraining], None] = lambda dense: None,
     ) -> None:
         self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
         self._widen = widen
-        self._ended, self._compared = ended, compared
+        self._ended, self._begun = ended, begun
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [MethodTraining(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []  # runs by task, with the method's number
@@ -183,7 +184,11 @@ class _Search:
     def begin(self) -> None:
         """Request the first runs of all methods, and those that follow from known ones."""
         for number in range(len(self.tried)):
-            self._compare(number, self._grid)
+            if number != self._scenario.dense:
+                self._compare(number, self._grid)
+                continue
+            for rate in self._grid:
+                self._ask(number, rate, self._seeds[0], self._first)
 
     @property
     def to_train(self) -> list[CompressorChoice]:
@@ -226,10 +231,20 @@ class _Search:
         return (steps - before) * self._plan.seeds * len(self.tried)
 
     def _until(self, rates: int) -> int:
-        """Return the steps after which this number of rates is compared, in whole windows."""
-        every, steps = self._plan.evaluate_every, self._plan.steps
+        """Return the steps after which this number of rates is compared."""
         share = rates / len(self._grid) * 4
-        return min(steps, -(-round(steps / share) // every) * every)
+        return self._whole(round(self._plan.steps / share))
+
+    @property
+    def _first(self) -> int:
+        """Steps after which dense training is seen to learn or not."""
+        first = self._whole(self._plan.schedule.warmup + math.ceil(_FIRST * self._plan.steps))
+        return min(first, self._until(len(self._grid)))
+
+    def _whole(self, steps: int) -> int:
+        """Return steps up to the end of a window."""
+        every = self._plan.evaluate_every
+        return min(self._plan.steps, -(-steps // every) * every)
 
     def _better(self, rates: int) -> int:
         return -(-rates // 2) if rates > 2 else 1
@@ -291,6 +306,12 @@ class _Search:
         self._new += max(0, run.until - self._far[key])
         self._far[key] = max(run.until, self._far[key])
         tried.rates.setdefault(run.rate, {})[run.seed] = found
+        if method not in self._rung:
+            if len(tried.rates) == len(self._grid):
+                self._begun(tried)
+                tried.rates.clear()  # they may have trained as far as the comparison asks
+                self._compare(method, self._grid)
+            return
         if run.rate == tried.rate:
             tried.trajectories.append(found)
             tried.trajectories.sort(key=lambda trajectory: trajectory.seed)
@@ -302,8 +323,6 @@ class _Search:
         through = sum(bool(one.ended) or len(one.losses) >= run.until for one in compared)
         if through < len(rung) * self._plan.seeds:
             return
-        if method == self._scenario.dense and len(rung) == self._size[method] == len(self._grid):
-            self._compared(tried)
         ranked = sorted(rung, key=lambda rate: (_held_out_loss(tried.rates[rate].values()), rate))
         if self._widened(method, ranked[0]):
             return

@@ -69,7 +69,7 @@ def train(
     tried = train_all(
         scenario, jobs=jobs, dask=dask, fresh=fresh, progress=watcher,
         ended=lambda dense: _check_target(plan, dense),
-        compared=lambda dense: _warn(dense, tell),
+        begun=lambda dense: _warn(dense, tell),
     )  # fmt: skip
     trained = time.perf_counter()
     dense = tried[scenario.dense]

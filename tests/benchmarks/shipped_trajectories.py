@@ -43,7 +43,8 @@ _FIRST = 20
 def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
     """Files to make, with code and a scenario of the method."""
     asked = [(one, make_shipped.wanted(one)) for one in map(load_scenario, make_shipped.SCENARIOS)]
-    asked += [(one, [*one.compressors]) for one in map(make_shipped.of_paper, make_shipped.PAPERS)]
+    papers = (*make_shipped.PAPERS, *make_shipped.ALIKE)
+    asked += [(one, [*one.compressors]) for one in map(make_shipped.of_paper, papers)]
     for scenario, choices in asked:
         for choice in choices:
             alone = replace(scenario, compressors=(choice,))
