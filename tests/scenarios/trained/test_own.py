@@ -122,7 +122,7 @@ def test_a_regression_is_trained_to_a_loss(mine: ModuleType, tmp_path: Path) -> 
     shown = result.summary(80)
     assert "time to loss 0.5" in shown
     assert "accuracy" not in shown
-    assert len(draw_training(result, tmp_path)) == 4  # the report and three figures
+    assert len(draw_training(result, tmp_path)) == 3  # the report and two figures
 
 
 def test_a_scenario_says_the_same(mine: ModuleType) -> None:
