@@ -1,9 +1,6 @@
 """`gcsim calibrate link` and `gcsim.calibrate_link`: from measurements to a link in a scenario."""
 
-import contextlib
 import os
-import signal
-import socket
 import subprocess
 import sys
 from fractions import Fraction
@@ -21,6 +18,7 @@ from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
 from tests.command import invoked
+from tests.process import OVER_LOOPBACK
 
 DATA = Path(__file__).parent.parent / "analysis" / "calibration" / "data"
 SCENARIO = """\
@@ -226,43 +224,37 @@ def test_what_is_wrong_ends_with_code_2(here: Path, arguments: list[str], messag
 # --- torchrun -m gcsim.calibrate_link ------------------------------------------------------------
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+RANKS = """
+import os, runpy, sys
+import torch
+import torch.distributed as dist
+import gcsim.cli.calibrate.link, gcsim.cli.outcome
+from tests.forked import ranks
 
+def work(rank, count, port):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                   "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    torch.set_num_threads(1)
+    runpy.run_module("gcsim.calibrate_link", run_name="__main__")
 
-def _torchrun(
-    ranks: int, *arguments: str, seconds: float = 600
-) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-        "--master-addr", "127.0.0.1", "--master-port", str(_free_port()),
-        "-m", "gcsim.calibrate_link", *arguments,
-    ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+ranks(work, 2, 2, store.port)
+"""
+"""As torchrun starts them, but forked: torch is imported once."""
 
 
 @pytest.mark.long
 def test_a_live_cluster_is_measured_and_fitted(here: Path) -> None:
-    ranks, collectives = 3, "all_reduce,all_gather,reduce_scatter"
+    ranks, collectives = 2, "all_reduce,all_gather,reduce_scatter"
     for _ in range(3):  # on a busy machine the times may be too noisy for a link
         (here / "m.csv").unlink(missing_ok=True)
-        done = _torchrun(
-            ranks, "-o", "m.csv", "--link", "my_link.yaml", "--backend", "gloo",
-            "--collective", collectives, "--max-size", "64 KiB", "--seconds-budget", "2",
-            "--dtype", "float32,float16", "--line-rate", "10 Gbit/s",
+        done = subprocess.run(
+            [sys.executable, "-c", RANKS, "-o", "m.csv", "--link", "my_link.yaml",
+             "--backend", "gloo", "--collective", collectives, "--max-size", "64 KiB",
+             "--seconds-budget", "1", "--dtype", "float32,float16", "--line-rate", "10 Gbit/s"],
+            env={**os.environ, **OVER_LOOPBACK}, capture_output=True, text=True, timeout=600,
+            check=False,
         )  # fmt: skip
         too_noisy = "above 50% no link is written" in " ".join(done.stderr.split())
         if not too_noisy:
