@@ -176,6 +176,8 @@ class Scenario:
 
 def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
     """Return the cluster with `nodes` nodes."""
+    if nodes == cluster.nodes:
+        return cluster
     nics = {node: nic for node, nic in cluster.nics.items() if node < nodes}
     buses = {node: bus for node, bus in cluster.buses.items() if node < nodes}
     groups, left = list[NodeGroup](), nodes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def provenance(
         "links": _links(cluster),
         "transport": cluster.collectives.transport,
         "averages": _averages(scenario),
-        "estimates": _estimates(cluster, profiles, compute, inputs),
+        "estimates": _estimates(subject, inputs),
         "algorithms": {
             choice.label: sorted({name for size in sizes for name in size.algorithms})
             for choice, sizes in zip(scenario.compressors, predictions, strict=True)
@@ -112,7 +113,7 @@ def _kernels(
     scenario: Scenario, profiles: Sequence[TrafficProfile], prices: PriceList
 ) -> dict[str, object]:
     """Describe the sources of the kernels' prices, and the seconds of a mean step by source."""
-    cluster, device = scenario.cluster, scenario.cluster.device
+    workers, device = scenario.cluster.workers, scenario.cluster.device
     by_name = "by name where it was measured, else by class" if device.primitives else "by class"
     return {
         "method": f"metered: torch kernels counted between collectives, priced {by_name}",
@@ -120,7 +121,9 @@ def _kernels(
         "classes": {kind: _kernel_class(rate) for kind, rate in device.kernels.items()},
         "measured_by_name": len(device.primitives),
         "priced_s": {
-            choice.label: price_sources(profile, prices, cluster.workers)
+            choice.label: prices.once(
+                ("sources", workers), profile, partial(price_sources, profile, prices, workers)
+            )
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
     }
@@ -169,21 +172,23 @@ def _averages(scenario: Scenario) -> dict[str, object] | None:
     }
 
 
-def _estimates(
-    cluster: Cluster,
-    profiles: Sequence[TrafficProfile],
-    compute: ComputeTimes,
-    inputs: Sequence[Input],
-) -> list[dict[str, object]]:
+def _estimates(subject: Stage2, inputs: Sequence[Input]) -> list[dict[str, object]]:
     """List the figures that were neither measured on that hardware nor stated, and those with a
     range; the range is None if unknown."""
+    cluster, compute = subject.scenario.cluster, subject.stated
     found: list[dict[str, object]] = [
         {"setting": dotted(key_path)}
         for key_path, link in links_of(cluster).items()
         if link.estimate
     ]
-    device = cluster.device
-    needed = {figure for profile in profiles for figure in use(profile, device, cluster.workers)}
+    device, workers = cluster.device, cluster.workers
+    needed = {
+        figure
+        for profile in subject.profiles
+        for figure in subject.prices.once(
+            ("use", workers), profile, partial(use, profile, device, workers)
+        )
+    }
     for kind, rate in (*device.kernels.items(), *device.host.items()):
         for name, (words, unit) in COEFFICIENTS.items():
             value, bounds = getattr(rate, name), getattr(rate, f"{name}_range")

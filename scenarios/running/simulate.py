@@ -126,13 +126,23 @@ class Uncertainty:
 
 
 def compute_times(
-    scenario: Scenario, profile: TrafficProfile, passes: PassTimes | None
+    scenario: Scenario,
+    profile: TrafficProfile,
+    passes: PassTimes | None,
+    prices: PriceList | None = None,
 ) -> dict[str, ComputeTimes]:
-    """Return forward and backward times for `simulate`: stated, and at both ends of the range."""
+    """Return forward and backward times for `simulate`: stated, and at both ends of the range.
+    `prices`: of the scenario's device, whose cache keeps the times."""
     training = scenario.training
     again = training.computed_again(scenario.model.transformer, profile.model.forward_flops)
 
     def on(group: NodeGroup, end: End | None) -> ComputeTimes:
+        if prices is None or scenario.cluster.groups:
+            return made(group, end)
+        name = "passes", end, passes, training.timed_as, again
+        return prices.once(name, profile, partial(made, group, end))
+
+    def made(group: NodeGroup, end: End | None) -> ComputeTimes:
         samples = max(1, round(group.batch * profile.model.samples_per_worker))
         model, device = replace(profile.model, samples_per_worker=samples), group.device
         if end is not None:

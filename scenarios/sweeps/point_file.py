@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gcsim.scenarios.result import SCHEMA, Result
+from gcsim.scenarios.result import SCHEMA, Result, UncertainInput, columns_of
 
 _SUM, _END = ', "sha256": "', "}\n"
 
@@ -18,9 +19,21 @@ def text_of(head: Mapping[str, Any], result: Result) -> str:
     numbers that are not finite."""
     rest = {name: value for name, value in result.document().items() if name != "schema"}
     document = {"schema": SCHEMA, **head, **rest}
-    # on one line: with an indent, Python's encoder is ten times as slow
-    body = json.dumps(document, ensure_ascii=False, allow_nan=False).removesuffix("}")
+    texts = {name: _text(value) for name, value in document.items() if name != "inputs"}
+    inputs = f"[{', '.join(map(_text_of_input, result.inputs))}]"
+    body = "{" + ", ".join(f"{_text(name)}: {texts.get(name, inputs)}" for name in document)
     return f'{body}{_SUM}{_checksum(body)}"{_END}'
+
+
+def _text(value: Any) -> str:
+    # on one line: with an indent, Python's encoder is ten times as slow
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+@lru_cache(maxsize=64)
+def _text_of_input(one: UncertainInput) -> str:
+    """Return the text of an input, cached: most points of a sweep share most inputs."""
+    return _text(columns_of(one))
 
 
 def read(path: Path) -> dict[str, Any] | None:

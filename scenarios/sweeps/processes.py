@@ -42,7 +42,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Limits numpy, whose busy-waiting threads took half of a point's time on small matrices; not
 torch, whose number of threads is part of profiles' keys."""
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import gc, json, sys; sys.path[:], young = json.loads(sys.argv[1]); gc.set_threshold(young); "
     "from gcsim.scenarios.sweeps.processes import serve; serve(int(sys.argv[2]))"
 )
 
@@ -101,10 +101,11 @@ class _Worker:
         here, there = socket.socketpair()
         self.task: int | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        path = json.dumps([folder or str(Path.cwd()) for folder in sys.path])
+        path = [folder or str(Path.cwd()) for folder in sys.path]
+        like_here = json.dumps([path, gc.get_threshold()[0]])
         with there:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-                [sys.executable, "-P", "-c", _START, path, str(there.fileno())],
+                [sys.executable, "-P", "-c", _START, like_here, str(there.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,

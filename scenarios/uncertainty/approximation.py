@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -277,7 +278,12 @@ class Approximation:
             stated = self._prices.priced_by(compute, payloads, servers)
             kernels = np.full(len(total), float(stated.device))
             host = np.full(len(total), float(stated.host))
-            for figure, count in counts(compute, device, payloads, servers).items():
+            used = self._prices.once(
+                ("counts", payloads, servers),
+                compute,
+                partial(counts, compute, device, payloads, servers),
+            )
+            for figure, count in used.items():
                 if figure in slower:
                     clock = host if figure[0] in device.host else kernels
                     clock += count * slower[figure]

@@ -34,6 +34,7 @@ _RANGE = "_range"
 _RATES = frozenset({"bandwidth", "efficiency", "flop_rate", "grouped"})
 _ABOVE_TIMES = 1000  # larger figures are rates of bytes or FLOPs; times and shares are far smaller
 _DIGITS = 5
+_SINGLE = frozenset({type(None), bool, int, float, str, Fraction})
 _TENS = np.array([float(f"1e{power}") for power in range(23)])  # these are exact
 
 
@@ -84,9 +85,10 @@ class Figure:
 
 def values(figures: Sequence[Figure], slowness: Column) -> Column:
     """Return `Figure.exactly`, `[figures, worlds]`; the stated value where slowness is NaN."""
-    slow, stated = np.nan_to_num(slowness), np.array([[float(one.stated)] for one in figures])
+    unmoved, stated = np.isnan(slowness), np.array([[float(one.stated)] for one in figures])
+    slow = np.where(unmoved, 0.0, slowness)
     at = np.stack([one.at(row) for one, row in zip(figures, slow, strict=True)])
-    return np.where(np.isnan(slowness), stated, significant(at, _DIGITS))
+    return np.where(unmoved, stated, significant(at, _DIGITS))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -149,6 +151,8 @@ def _figures(value: Any, key_path: KeyPath) -> Iterator[tuple[Any, Figure]]:
         for one in fields(value):
             each = getattr(value, one.name)
             if not one.name.endswith(_RANGE):
+                if type(each) in _SINGLE:
+                    continue
                 yield from _figures(each, (*key_path, one.name))
             elif each is not None:
                 name = one.name.removesuffix(_RANGE)

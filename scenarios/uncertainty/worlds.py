@@ -44,7 +44,7 @@ class Worlds(Sequence[World]):
     def __init__(self, columns: Mapping[str, Column], count: int) -> None:
         """`columns`: slowness by input and world; NaN: the stated value."""
         self._columns, self._count = columns, count
-        self._values: dict[Input, tuple[Column, ...]] = {}
+        self._values: dict[int, tuple[Input, tuple[Column, ...]]] = {}  # by identity
 
     def __len__(self) -> int:
         return self._count
@@ -84,13 +84,13 @@ class Worlds(Sequence[World]):
 
     def values(self, inputs: Sequence[Input]) -> list[tuple[Column, ...]]:
         """Return the values of the inputs' figures by world, cached."""
-        new = [one for one in inputs if one not in self._values]
+        new = [one for one in inputs if id(one) not in self._values]
         if new:
             slow = np.stack([self.slowness(one) for one in new for _ in one.figures])
             columns = iter(values([figure for one in new for figure in one.figures], slow))
             for one in new:
-                self._values[one] = tuple(next(columns) for _ in one.figures)
-        return [self._values[one] for one in inputs]
+                self._values[id(one)] = one, tuple(next(columns) for _ in one.figures)
+        return [self._values[id(one)][1] for one in inputs]
 
     def coordinates(self, inputs: Sequence[Input]) -> Column:
         """Return coordinates `[worlds, inputs]`, linear in times and reciprocals of rates: 0 at the

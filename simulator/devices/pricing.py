@@ -21,10 +21,11 @@ Prices are exact rationals, rounded to the picosecond once per computation.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any, TypeVar
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
@@ -33,6 +34,8 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage, clocks_of
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.traces.profile import Compute, TrafficProfile, weighted
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,7 @@ class PriceList:
         self._known: dict[tuple[int, int, int], tuple[Compute, PricedBy, Picoseconds]] = {}
         """Prices and times by `id(compute)`, payloads and servers; hashing the value would cost as
         much as pricing. The tuple holds `compute` itself, so that its id stays valid."""
+        self._kept: dict[tuple[Hashable, int], tuple[object, Any]] = {}
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
         """Return the time of a computation that handles `payloads` payloads. Each of `servers`
@@ -123,6 +127,15 @@ class PriceList:
     def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
         """Return `compute_time` before rounding, by source of the prices."""
         return self._priced(compute, payloads, servers)[1]
+
+    def once(self, name: Hashable, subject: object, make: Callable[[], Made]) -> Made:
+        """Return `make()`, cached by name and `id(subject)`, for values that only these and the
+        device determine."""
+        key = name, id(subject)
+        if key not in self._kept:
+            self._kept[key] = subject, make()
+        made: Made = self._kept[key][1]
+        return made
 
     def _priced(
         self, compute: Compute, payloads: int, servers: int

@@ -539,7 +539,9 @@ def simulate_steady(
         relative = finish - (first if schedule.interacts else finish)
         after = State(
             start=np.broadcast_to(relative, (ranks,)),
-            ahead=np.broadcast_to(vectors.ahead(), (len(begin.ahead), ranks)),
+            ahead=np.broadcast_to(vectors.ahead(), (len(begin.ahead), ranks))
+            if len(begin.ahead)
+            else begin.ahead,
         )
         coming = (number + 1, after)
         return Iteration(
