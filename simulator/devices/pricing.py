@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
@@ -113,47 +113,48 @@ class PriceList:
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
         self._launch: dict[tuple[KernelClass, str], Fraction] = {}
-        self._known: dict[tuple[int, int, int], tuple[Compute, PricedBy, Picoseconds]] = {}
-        """Prices and times by `id(compute)`, payloads and servers; hashing the value would cost as
-        much as pricing. The tuple holds `compute` itself, so that its id stays valid."""
         self._kept: dict[tuple[Hashable, int], tuple[object, Any]] = {}
+        """Values by name and `id(subject)`; hashing the subject would cost as much as pricing. The
+        tuple holds the subject itself, so that its id stays valid."""
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
         """Return the time of a computation that handles `payloads` payloads. Each of `servers`
         parameter servers (or workers, if `striped`) does 1 / `servers` of the bytes and FLOPs, but
         all launches. Raises `InputError` for a kernel class without a rate."""
-        return self._priced(compute, payloads, servers)[2]
+        return self._priced(compute, payloads, servers)[1]
 
     def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
         """Return `compute_time` before rounding, by source of the prices."""
-        return self._priced(compute, payloads, servers)[1]
+        return self._priced(compute, payloads, servers)[0]
 
     def once(self, name: Hashable, subject: object, make: Callable[[], Made]) -> Made:
         """Return `make()`, cached by name and `id(subject)`, for values that only these and the
         device determine."""
         key = name, id(subject)
-        if key not in self._kept:
-            self._kept[key] = subject, make()
-        made: Made = self._kept[key][1]
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = subject, make()
+        made: Made = found[1]
         return made
 
     def _priced(
         self, compute: Compute, payloads: int, servers: int
-    ) -> tuple[Compute, PricedBy, Picoseconds]:
+    ) -> tuple[PricedBy, Picoseconds]:
         servers = payloads if compute.striped else servers
-        key = (id(compute), payloads, servers)
-        if key not in self._known:
-            price = self._exact(compute.fixed, servers)
-            if compute.per_payload:
-                price += self._exact(compute.per_payload, servers).scaled(payloads)
-            if compute.per_part:
-                parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
-                price += self._exact(parts, servers)
-            clocks = clocks_of(compute, self._stages)
-            if clocks is not None:
-                price = replace(price.scaled(clocks.device), host=price.host * clocks.host)
-            self._known[key] = compute, price, round(price.total)
-        return self._known[key]
+        make = partial(self._price, compute, payloads, servers)
+        return self.once(("price", payloads, servers), compute, make)
+
+    def _price(self, compute: Compute, payloads: int, servers: int) -> tuple[PricedBy, Picoseconds]:
+        price = self._exact(compute.fixed, servers)
+        if compute.per_payload:
+            price += self._exact(compute.per_payload, servers).scaled(payloads)
+        if compute.per_part:
+            parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
+            price += self._exact(parts, servers)
+        clocks = clocks_of(compute, self._stages)
+        if clocks is not None:
+            price = replace(price.scaled(clocks.device), host=price.host * clocks.host)
+        return price, round(price.total)
 
     def for_device(self, device: Device) -> PriceList:
         """Return the prices of another device of the cluster, cached."""
